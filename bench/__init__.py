@@ -1,0 +1,1 @@
+"""Measures the executor against the frameworks; see README.md."""

@@ -1,0 +1,1 @@
+"""The arms of the comparison, one file each."""

@@ -1,0 +1,155 @@
+"""What a lowering gets: the graph being built, the program's values in it, and the table that all lowerings of JAX primitives stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from exporters.errors import Unsupported
+from exporters.from_jax.program import Equation, Program, Value
+from exporters.lowering import LoweringTable
+from rml_exec.errors import TypeInferenceError
+from rml_exec.ir.builder import INLINE_ELEMENTS
+from rml_exec.ir.names import Names
+from rml_exec.loading import GraphBuilder
+from rml_exec.types import DType
+
+__all__ = ["TABLE", "Context", "Refused", "dtype_name"]
+
+TABLE = LoweringTable()
+"""Primitive -> ``lower(ctx, equation)``, which returns the graph value of the equation's output, or a list of them if it has several."""
+
+Operand = Value | str | None
+
+
+class Refused(Exception):
+    """Raised by a lowering that cannot express an equation; its text is the reason that the user reads."""
+
+
+def dtype_name(dtype: Any) -> str:
+    """Returns the graph format's name of a JAX dtype; raises Refused if it has none (complex, float8, random keys)."""
+    if getattr(dtype, "name", "") == "bfloat16":
+        return DType.BF16.value
+    try:
+        return DType.of(dtype).value
+    except (KeyError, TypeError):
+        raise Refused(f"the graph format has no element type {dtype}") from None
+
+
+class Context:
+    """Lowers a program into a graph builder.
+
+    Attributes:
+        builder: the graph being built.
+        refused: what could not be lowered so far. Lowering goes on behind a stand-in input, so that all of it is found.
+    """
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.builder = builder
+        self.refused: list[Unsupported] = []
+        self._names: dict[Value, str] = {}
+        self._derived: dict[tuple[Value, str], str] = {}
+        self._keys = Names()
+        self._untyped: set[Value] = set()
+        self._equation = Equation("", ())
+
+    def bind(self, value: Value, name: str) -> None:
+        """Makes the graph value ``name`` stand for a value of the program."""
+        self._names[value] = name
+
+    def lower(self, program: Program) -> None:
+        """Lowers every equation; what cannot be lowered is listed in :attr:`refused`."""
+        for index, equation in enumerate(program.equations):
+            self._equation = equation
+            if not self._untyped.isdisjoint(equation.inputs):
+                self._untyped.update(equation.outputs)
+                continue
+            try:
+                self._lower(equation)
+            except (Refused, TypeInferenceError) as error:
+                self.refused.append(Unsupported(equation.primitive, f"equation {index}", equation.where, str(error)))
+                self._stand_in(equation)
+
+    def _lower(self, equation: Equation) -> None:
+        for value in (*equation.inputs, *equation.outputs):
+            dtype_name(value.dtype)
+        function = TABLE.get(equation.primitive)
+        if function is None:
+            raise Refused("")
+        results = function(self, equation)
+        self._names.update(zip(equation.outputs, results if isinstance(results, list) else [results], strict=True))
+
+    def _stand_in(self, equation: Equation) -> None:
+        """Gives the equation's outputs an input of their type to stand for them; the builder makes no graph any more."""
+        for output in equation.outputs:
+            try:
+                self._names[output] = self.builder.input("stand-in", dtype_name(output.dtype), output.shape)
+            except Refused:
+                self._untyped.add(output)
+
+    def name(self, operand: Value | str) -> str:
+        """Returns the graph value of a value of the program; a constant becomes one of the graph when it is first asked for."""
+        if isinstance(operand, str):
+            return operand
+        if operand not in self._names:
+            self._names[operand] = self.constant(operand.array(), operand.name)
+        return self._names[operand]
+
+    def constant(self, array: np.ndarray, name: str = "", *, of: Value | None = None, form: str = "") -> str:
+        """Adds a constant to the graph and returns its name.
+
+        Args:
+            array: its data.
+            name: what to call it. A named one stands in the weights file however small it is.
+            of: the constant that it was made from by rearranging; asked for again with the same ``form``, no second one is made.
+            form: what was done to it.
+        """
+        if of is not None and (of, form) in self._derived:
+            return self._derived[of, form]
+        name = name or (of.name if of is not None else "")
+        key = self._keys.take(name or "constant") if name or array.size > INLINE_ELEMENTS else None
+        added = self.builder.constant(np.ascontiguousarray(array).reshape(array.shape), name or "c", key=key)
+        if of is not None:
+            self._derived[of, form] = added
+        return added
+
+    def dtype(self, value: Value) -> str:
+        """Returns the graph's name of a value's element type."""
+        return dtype_name(value.dtype)
+
+    def scalar(self, value: float | int | bool, dtype: Any) -> str:
+        """Adds a 0-d constant."""
+        return self.constant(np.asarray(value, dtype))
+
+    def add(self, op: str, *operands: Operand, **attrs: Any) -> str:
+        """Adds a node whose source is the equation being lowered, and returns the name of its output."""
+        source = {"op": self._equation.primitive} | ({"where": self._equation.where} if self._equation.where else {})
+        names = [None if operand is None else self.name(operand) for operand in operands]
+        result: str = self.builder.add(op, names, source=source, **attrs)
+        return result
+
+    def shape(self, operand: Value | str) -> tuple[int, ...]:
+        """Returns the shape of a value of the program or the graph."""
+        return operand.shape if isinstance(operand, Value) else self.builder.type(operand).shape
+
+    def reshape(self, operand: Value | str, shape: Sequence[int]) -> str:
+        """Adds a reshape unless the shape is that already."""
+        shape = tuple(int(size) for size in shape)
+        return self.name(operand) if self.shape(operand) == shape else self.add("reshape", operand, shape=shape)
+
+    def transpose(self, operand: Value | str, perm: Sequence[int]) -> str:
+        """Adds a transpose unless it moves nothing."""
+        perm = tuple(int(axis) for axis in perm)
+        return self.name(operand) if perm == tuple(range(len(perm))) else self.add("transpose", operand, perm=perm)
+
+    def broadcast(self, operand: Value | str, shape: Sequence[int]) -> str:
+        """Adds a broadcast unless the shape is that already."""
+        shape = tuple(int(size) for size in shape)
+        return self.name(operand) if self.shape(operand) == shape else self.add("broadcast", operand, shape=shape)
+
+    def cast(self, operand: Value | str, dtype: Any) -> str:
+        """Adds a cast, floats to integers as JAX does it, unless the element type is that already."""
+        name, to = self.name(operand), dtype_name(dtype)
+        return name if self.builder.type(name).dtype.value == to else self.add("cast", name, to=to, f2i="saturate")

@@ -1,0 +1,119 @@
+"""Lowerings of dot_general and convolution: any layout of theirs becomes matmul, linear or conv2d between transposes that move data only if needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from exporters.from_jax.context import TABLE, Context, Refused
+from exporters.from_jax.program import Equation, Value
+
+
+@TABLE.lowers("dot_general")
+def _dot_general(ctx: Context, eqn: Equation) -> str:
+    """Contracts ``a`` and ``b`` into [batch, free axes of a, free axes of b]; several free or contracted axes count as one of their product."""
+    (contract_a, contract_b), (batch_a, batch_b) = (tuple(map(tuple, pair)) for pair in eqn.params["dimension_numbers"])
+    a, b = eqn.inputs
+    shape, dtype = eqn.outputs[0].shape, eqn.outputs[0].dtype
+    free_a, free_b = _others(a, batch_a + contract_a), _others(b, batch_b + contract_b)
+    if contract_a and not batch_a and a.constant is None and b.constant is not None and np.dtype(dtype).kind == "f":
+        return _linear(ctx, a, b, free_a, free_b, list(zip(contract_b, contract_a, strict=True)), eqn.outputs[0])
+    batch = [a.shape[axis] for axis in batch_a]
+    rows, columns, depth = _size(a, free_a), _size(b, free_b), _size(a, contract_a)
+    left, right = ctx.cast(a, dtype), ctx.cast(b, dtype)
+    if not contract_a:
+        left = ctx.reshape(ctx.transpose(left, batch_a + free_a), [*batch, rows, 1])
+        right = ctx.reshape(ctx.transpose(right, batch_b + free_b), [*batch, 1, columns])
+        return ctx.reshape(ctx.add("mul", left, right), shape)
+    turned_a, turned_b = _contracts_first(free_a, contract_a), not _contracts_first(free_b, contract_b)
+    left = ctx.transpose(left, batch_a + (contract_a + free_a if turned_a else free_a + contract_a))
+    left = ctx.reshape(left, [*batch, depth, rows] if turned_a else [*batch, rows, depth])
+    right = ctx.transpose(right, batch_b + (free_b + contract_b if turned_b else contract_b + free_b))
+    right = ctx.reshape(right, [*batch, columns, depth] if turned_b else [*batch, depth, columns])
+    return ctx.reshape(ctx.add("matmul", left, right, transpose_a=turned_a, transpose_b=turned_b), shape)
+
+
+def _linear(
+    ctx: Context, x: Value, weight: Value, free_x: Sequence[int], free: Sequence[int], pairs: Sequence[tuple[int, int]], output: Value
+) -> str:
+    """Contracts data with a constant; ``pairs`` are the contracted axes of weight and x. The weight stays as it lies in memory if it can."""
+    while weight.producer is not None and weight.producer.primitive == "transpose":  # a weight used both ways is stored once
+        perm = weight.producer.params["permutation"]
+        free, pairs = [perm[axis] for axis in free], [(perm[axis], other) for axis, other in pairs]
+        weight = weight.producer.inputs[0]
+    contract, contract_x = zip(*sorted(pairs), strict=True)
+    inputs_first = (*contract, *free) == tuple(range(len(weight.shape)))
+    depth, width = _size(weight, contract), _size(weight, free)
+    order, shape = ((*contract, *free), (depth, width)) if inputs_first else ((*free, *contract), (width, depth))
+    if order == tuple(range(len(weight.shape))) and shape == weight.shape and weight.dtype == output.dtype:
+        matrix = ctx.name(weight)
+    else:
+        matrix = ctx.constant(weight.array().transpose(order).reshape(shape).astype(output.dtype), of=weight, form=f"{order} {shape} {output.dtype}")
+    rows = ctx.transpose(ctx.cast(x, output.dtype), (*free_x, *contract_x))
+    rows = ctx.reshape(rows, [*(x.shape[axis] for axis in free_x), depth])
+    return ctx.reshape(ctx.add("linear", rows, matrix, None, weight_layout="io" if inputs_first else "oi"), output.shape)
+
+
+def _others(value: Value, taken: Sequence[int]) -> tuple[int, ...]:
+    return tuple(axis for axis in range(len(value.shape)) if axis not in taken)
+
+
+def _size(value: Value, axes: Sequence[int]) -> int:
+    return math.prod(value.shape[axis] for axis in axes)
+
+
+def _contracts_first(free: tuple[int, ...], contract: tuple[int, ...]) -> bool:
+    """True if the contracted axes stand before the free ones, so that [depth, free] needs no transposing."""
+    return bool(free) and max(contract) < min(free)
+
+
+@TABLE.lowers("conv_general_dilated")
+def _conv(ctx: Context, eqn: Equation) -> str:
+    """Convolution with one or two spatial axes; NHWC and NCHW run as they are, other layouts between transposes."""
+    params, output = eqn.params, eqn.outputs[0]
+    numbers = params["dimension_numbers"]
+    spatial = len(params["window_strides"])
+    if spatial not in (1, 2):
+        raise Refused(f"convolution over {spatial} spatial axes")
+    if set(params["lhs_dilation"]) - {1}:
+        raise Refused("a convolution with lhs_dilation (transposed convolution) has no lowering yet")
+    if params["batch_group_count"] != 1:
+        raise Refused("a convolution with batch_group_count")
+    layout = "NCHW" if tuple(numbers.lhs_spec) == tuple(range(spatial + 2)) else "NHWC"
+    # A spec gives the positions of batch, channels and spatial axes; (N, C, spatial) and (N, spatial, C) are orders of those.
+    ordered = [0, 1, *range(2, spatial + 2)] if layout == "NCHW" else [0, *range(2, spatial + 2), 1]
+    x = ctx.transpose(ctx.cast(eqn.inputs[0], output.dtype), [numbers.lhs_spec[role] for role in ordered])
+    pads = [(int(low), int(high)) for low, high in params["padding"]]
+    window = [list(map(int, params["window_strides"])), list(map(int, params["rhs_dilation"]))]
+    x, pads = _cropped(ctx, x, pads, layout)
+    weight_shape = [eqn.inputs[1].shape[axis] for axis in numbers.rhs_spec]
+    if spatial == 1:  # an axis of size 1 makes it two
+        at = 2 if layout == "NCHW" else 1
+        x = ctx.reshape(x, [*ctx.shape(x)[:at], 1, *ctx.shape(x)[at:]])
+        weight_shape, pads, window = [*weight_shape[:2], 1, weight_shape[2]], [(0, 0), *pads], [[1, *window[0]], [1, *window[1]]]
+    weight = _conv_weight(ctx, eqn.inputs[1], numbers.rhs_spec, weight_shape, output)
+    strides, dilations = window
+    groups = params["feature_group_count"]
+    y = ctx.add("conv2d", x, weight, None, strides=strides, pads=pads, dilations=dilations, groups=groups, data_layout=layout)
+    return ctx.transpose(ctx.reshape(y, [output.shape[numbers.out_spec[role]] for role in ordered]), np.argsort([numbers.out_spec[role] for role in ordered]))
+
+
+def _cropped(ctx: Context, x: str, pads: list[tuple[int, int]], layout: str) -> tuple[str, list[tuple[int, int]]]:
+    """Cuts off what negative padding takes away; returns the rest and the padding that is left."""
+    if min(min(pad) for pad in pads) >= 0:
+        return x, pads
+    shape = ctx.shape(x)
+    start, limit = [0] * len(shape), list(shape)
+    for axis, (low, high) in enumerate(pads, 2 if layout == "NCHW" else 1):
+        start[axis], limit[axis] = max(0, -low), shape[axis] + min(0, high)
+    return ctx.add("slice", x, start=start, limit=limit, strides=[1] * len(shape)), [(max(0, low), max(0, high)) for low, high in pads]
+
+
+def _conv_weight(ctx: Context, weight: Value, spec: Sequence[int], shape: Sequence[int], output: Value) -> str:
+    """Returns the kernel in the order OIHW."""
+    if weight.constant is None:
+        return ctx.reshape(ctx.transpose(ctx.cast(weight, output.dtype), spec), shape)
+    array = weight.array().transpose(spec).reshape(shape).astype(output.dtype)
+    return ctx.constant(array, of=weight, form=f"OIHW {tuple(spec)} {output.dtype}")

@@ -1,0 +1,202 @@
+"""Lowerings of primitives that compute every element by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from exporters.from_jax.context import TABLE, Context, Refused
+from exporters.from_jax.program import Equation, Value
+
+__all__ = ["scalar_value"]
+
+_SAME_NAME = "abs ceil cos erf erfc exp expm1 floor log log1p neg not rsqrt sin sqrt tanh".split()
+_BINARY = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_COMPARISONS = "eq ne lt le gt ge".split()
+
+
+def scalar_value(value: Value) -> Any:
+    """Returns the number that a constant holds in all its elements because it was made from one number; None for any other value."""
+    while not (value.constant is not None and value.size == 1):
+        if value.producer is None or value.producer.primitive != "broadcast_in_dim":
+            return None
+        value = value.producer.inputs[0]
+    return value.array().reshape(()).item()
+
+
+def _thin(value: Value) -> Value:
+    """Returns what was broadcast to give ``value``, where NumPy's broadcasting does the same: it stays small, and a bias keeps its shape."""
+    while value.producer is not None and value.producer.primitive == "broadcast_in_dim":
+        source = value.producer.inputs[0]
+        if tuple(value.producer.params["broadcast_dimensions"]) != tuple(range(len(value.shape) - len(source.shape), len(value.shape))):
+            break
+        value = source
+    return value
+
+
+def _operands(equation: Equation) -> tuple[Value, ...]:
+    """Returns the operands before broadcasting where they still broadcast to the equation's shape, else as they are."""
+    thin = tuple(map(_thin, equation.inputs))
+    return thin if np.broadcast_shapes(*(value.shape for value in thin)) == equation.outputs[0].shape else equation.inputs
+
+
+def _kind(equation: Equation) -> str:
+    """Returns NumPy's letter for the kind of the first operand: f, i, u or b (V for bfloat16)."""
+    return str(np.dtype(equation.inputs[0].dtype).kind)
+
+
+@TABLE.lowers(*_SAME_NAME)
+def _unary(ctx: Context, eqn: Equation) -> str:
+    return ctx.add(eqn.primitive, eqn.inputs[0])
+
+
+@TABLE.lowers(*_BINARY)
+def _binary(ctx: Context, eqn: Equation) -> str:
+    return ctx.add(_BINARY[eqn.primitive], *_operands(eqn))
+
+
+@TABLE.lowers(*_COMPARISONS)
+def _compare(ctx: Context, eqn: Equation) -> str:
+    a, b = _operands(eqn)
+    if eqn.primitive == "ne" and a is b and _kind(eqn) == "f":  # jnp.isnan
+        return ctx.add("is_nan", a)
+    return ctx.add("compare", a, b, dir=eqn.primitive)
+
+
+@TABLE.lowers("max", "min")
+def _extremum(ctx: Context, eqn: Equation) -> str:
+    if _kind(eqn) == "b":
+        return ctx.add("or" if eqn.primitive == "max" else "and", *_operands(eqn))
+    for x, other in (eqn.inputs, eqn.inputs[::-1]):
+        bound = scalar_value(other)
+        if bound is None or x.shape != eqn.outputs[0].shape or x.dtype != other.dtype or x.constant is not None:
+            continue
+        if eqn.primitive == "max" and bound == 0:
+            return ctx.add("relu", x)
+        if bound == bound:
+            return ctx.add("clamp", x, **{"lo": None, "hi": None, "lo" if eqn.primitive == "max" else "hi": bound})
+    return ctx.add(eqn.primitive, *_operands(eqn))
+
+
+@TABLE.lowers("clamp")
+def _clamp(ctx: Context, eqn: Equation) -> str:
+    low, x, high = eqn.inputs
+    bounds = scalar_value(low), scalar_value(high)
+    if None not in bounds and bounds[0] == bounds[0] and bounds[1] == bounds[1]:
+        return ctx.add("clamp", x, lo=bounds[0], hi=bounds[1])
+    return ctx.add("min", ctx.add("max", x, low), high)
+
+
+@TABLE.lowers("sign")
+def _sign(ctx: Context, eqn: Equation) -> str:
+    return ctx.add("sign", eqn.inputs[0], nan="propagate")
+
+
+@TABLE.lowers("round")
+def _round(ctx: Context, eqn: Equation) -> str:
+    return ctx.add("round", eqn.inputs[0], mode="half_even" if int(eqn.params["rounding_method"]) == 1 else "half_away")
+
+
+@TABLE.lowers("logistic")
+def _logistic(ctx: Context, eqn: Equation) -> str:
+    return ctx.add("sigmoid", eqn.inputs[0])
+
+
+@TABLE.lowers("is_finite")
+def _is_finite(ctx: Context, eqn: Equation) -> str:
+    x = eqn.inputs[0]
+    return ctx.add("compare", ctx.add("abs", x), ctx.scalar(np.inf, x.dtype), dir="lt")
+
+
+@TABLE.lowers("exp2")
+def _exp2(ctx: Context, eqn: Equation) -> str:
+    x = eqn.inputs[0]
+    return ctx.add("exp", ctx.add("mul", x, ctx.scalar(np.log(2), x.dtype)))  # as XLA computes it
+
+
+@TABLE.lowers("square")
+def _square(ctx: Context, eqn: Equation) -> str:
+    return ctx.add("mul", eqn.inputs[0], eqn.inputs[0])
+
+
+@TABLE.lowers("integer_pow")
+def _integer_pow(ctx: Context, eqn: Equation) -> str:
+    x, exponent = eqn.inputs[0], int(eqn.params["y"])
+    if exponent == 0:
+        return ctx.broadcast(ctx.scalar(1, x.dtype), x.shape)
+    square, result, left = ctx.name(x), None, abs(exponent)
+    while left:  # by squaring, as JAX does it
+        if left & 1:
+            result = square if result is None else ctx.add("mul", result, square)
+        if left := left >> 1:
+            square = ctx.add("mul", square, square)
+    assert result is not None
+    return result if exponent > 0 else ctx.add("div", ctx.scalar(1, x.dtype), result, rounding="true")
+
+
+@TABLE.lowers("pow")
+def _pow(ctx: Context, eqn: Equation) -> str:
+    x, exponent = _operands(eqn)
+    if _kind(eqn) == "i" and (exponent.constant is None or np.any(exponent.array() < 0)):
+        raise Refused("an integer to the power of an integer that may be negative")
+    return ctx.add("pow", x, ctx.cast(exponent, x.dtype))
+
+
+@TABLE.lowers("div")
+def _div(ctx: Context, eqn: Equation) -> str:
+    a, b = _operands(eqn)
+    if _kind(eqn) == "f":
+        return ctx.add("div", a, b, rounding="true")
+    if _never_zero(b):
+        return ctx.add("div", a, b, rounding="trunc")
+    zero, divisor = _guarded(ctx, b)
+    return ctx.add("select", zero, ctx.scalar(np.array(-1).astype(a.dtype), a.dtype), ctx.add("div", a, divisor, rounding="trunc"))
+
+
+@TABLE.lowers("rem")
+def _rem(ctx: Context, eqn: Equation) -> str:
+    a, b = _operands(eqn)
+    if _kind(eqn) == "f" or _never_zero(b):
+        return ctx.add("rem", a, b, sign="dividend")
+    zero, divisor = _guarded(ctx, b)
+    return ctx.add("select", zero, a, ctx.add("rem", a, divisor, sign="dividend"))
+
+
+def _never_zero(divisor: Value) -> bool:
+    return divisor.constant is not None and bool(np.all(divisor.array()))
+
+
+def _guarded(ctx: Context, divisor: Value) -> tuple[str, str]:
+    """Returns where an integer divisor is 0, and the divisor with 1 there: XLA defines division by 0, the graph refuses it."""
+    zero = ctx.add("compare", divisor, ctx.scalar(0, divisor.dtype), dir="eq")
+    return zero, ctx.add("select", zero, ctx.scalar(1, divisor.dtype), divisor)
+
+
+@TABLE.lowers("select_n")
+def _select_n(ctx: Context, eqn: Equation) -> str:
+    which, *cases = _operands(eqn)
+    if np.dtype(which.dtype).kind == "b":
+        return ctx.name(cases[0]) if len(cases) == 1 else ctx.add("select", which, cases[1], cases[0])  # the False case comes first
+    result = ctx.name(cases[-1])
+    for index in range(len(cases) - 2, -1, -1):  # an index below 0 counts as 0, one too large as the last
+        result = ctx.add("select", ctx.add("compare", which, ctx.scalar(index, which.dtype), dir="le"), cases[index], result)
+    return result
+
+
+@TABLE.lowers("convert_element_type")
+def _convert(ctx: Context, eqn: Equation) -> str:
+    return ctx.cast(eqn.inputs[0], eqn.outputs[0].dtype)
+
+
+@TABLE.lowers("reduce_precision")
+def _reduce_precision(ctx: Context, eqn: Equation) -> str:
+    x, bits = eqn.inputs[0], (eqn.params["exponent_bits"], eqn.params["mantissa_bits"])
+    if bits != (8, 23) or x.dtype != np.float32:
+        raise Refused(f"rounding to {bits[0]} exponent bits and {bits[1]} mantissa bits")
+    return ctx.name(x)
+
+
+@TABLE.lowers("rml.silu", "rml.gelu", "rml.leaky_relu")
+def _activation(ctx: Context, eqn: Equation) -> str:
+    return ctx.add(eqn.primitive.removeprefix("rml."), eqn.inputs[0], **eqn.params)

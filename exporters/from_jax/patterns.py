@@ -1,0 +1,372 @@
+"""Recognises by formula what JAX writes out and the graph has one op for: mean, average pooling, softmax, log_softmax, gelu, silu, leaky_relu, layer_norm,
+indices that wrap.
+
+Each rule looks at one equation and at the producers of its operands; where the whole formula is there, it gives the equation of an op named
+``rml.*`` in place of the last one. The others stay for whoever else reads them, and go as dead code when nobody does. A formula that differs in
+any way stays as it is written: correct, in more nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from exporters.from_jax.elementwise import scalar_value
+from exporters.from_jax.program import Equation, Program, Value, live
+
+__all__ = ["recognise"]
+
+_MAX_FACTORS = 6
+
+
+def recognise(program: Program) -> Program:
+    """Returns the program with the formulas it holds as single equations."""
+    reads = program.reads()
+    equations: list[Equation] = []
+    for equation in program.equations:
+        equations += next((found for rule in _RULES if (found := rule(equation, reads))), [equation])
+    return live(Program(program.inputs, program.outputs, equations))
+
+
+def _replace(equation: Equation, op: str, *inputs: Value, **params: object) -> list[Equation]:
+    made = Equation(op, inputs, equation.outputs, params, equation.where)
+    for output in equation.outputs:
+        output.producer = made
+    return [made]
+
+
+def _made_by(value: Value, *primitives: str) -> tuple[Value, ...] | None:
+    """Returns the operands of what computes ``value`` at run time, None unless that is one of the primitives."""
+    producer = value.producer
+    return producer.inputs if producer is not None and value.constant is None and producer.primitive in primitives else None
+
+
+def _near(number: object, wanted: float, dtype: object) -> bool:
+    """True if a constant of ``dtype`` is the nearest to ``wanted`` or next to it."""
+    eps = 2.0 ** -(8 if np.dtype(dtype).itemsize == 2 else 22)  # type: ignore[call-overload]
+    return isinstance(number, int | float) and math.isclose(number, wanted, rel_tol=eps)
+
+
+def _factors(value: Value, reads: Counter[Value]) -> tuple[float, Counter[Value]]:
+    """Returns a value as a number times a product of values, each with its power.
+
+    Multiplications, negations, whole powers and divisions by a number are taken apart, but for a value that is read elsewhere too: that one is
+    the operand of a formula and not a part of it.
+    """
+    number, powers, left = 1.0, Counter[Value](), [value]
+    while left:
+        item = left.pop()
+        operands = _made_by(item, "mul", "neg", "square", "integer_pow", "div")
+        primitive = item.producer.primitive if item.producer else ""
+        if (constant := scalar_value(item)) is not None:
+            number *= constant
+        elif not operands or (item is not value and reads[item] > 1) or len(left) + powers.total() >= _MAX_FACTORS:
+            powers[item] += 1
+        elif primitive == "mul":
+            left += operands
+        elif primitive == "neg":
+            number, left = -number, [*left, *operands]
+        elif primitive == "div" and scalar_value(operands[1]):
+            number, left = number / scalar_value(operands[1]), [*left, operands[0]]
+        elif (power := _whole_power(item)) is not None:
+            left += operands * power
+        else:
+            powers[item] += 1
+    return number, powers
+
+
+def _whole_power(value: Value) -> int | None:
+    if value.producer is None or value.producer.primitive not in ("square", "integer_pow"):
+        return None
+    power = int(value.producer.params.get("y", 2))
+    return power if power in (2, 3) else None
+
+
+def _plus_one(value: Value) -> Value | None:
+    """Returns z of ``1 + z``."""
+    a, b = _made_by(value, "add") or (value, value)
+    return next((other for one, other in ((a, b), (b, a)) if one is not other and scalar_value(one) == 1), None)
+
+
+def _activation(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """silu: x * logistic(x). gelu: x * (1 + erf(x / sqrt 2)) / 2, the same with erfc, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)) for erf."""
+    output = equation.outputs[0] if equation.outputs else None
+    if equation.primitive not in ("mul", "div") or output is None or np.dtype(output.dtype).kind != "f":
+        return None
+    number, powers = _factors(output, reads)
+    if powers.total() != 2 or len(powers) != 2:
+        return None
+    for x, gate in (tuple(powers), tuple(powers)[::-1]):
+        if x.shape != output.shape:
+            continue
+        if number == 1 and (operands := _made_by(gate, "logistic")) and operands[0] is x:
+            return _replace(equation, "rml.silu", x)
+        if number == 0.5 and (approximate := _gelu_gate(gate, x, reads)):
+            return _replace(equation, "rml.gelu", x, approximate=approximate)
+    return None
+
+
+def _gelu_gate(gate: Value, x: Value, reads: Counter[Value]) -> str | None:
+    if operands := _made_by(gate, "erfc"):
+        return "none" if _is_scaled(operands[0], -math.sqrt(0.5), x, reads) else None
+    inner = _plus_one(gate)
+    if inner is None:
+        return None
+    if operands := _made_by(inner, "erf"):
+        return "none" if _is_scaled(operands[0], math.sqrt(0.5), x, reads) else None
+    if not (operands := _made_by(inner, "tanh")):
+        return None
+    number, powers = _factors(operands[0], reads)
+    terms = _made_by(next(iter(powers)), "add") if powers.total() == 1 else None
+    if terms is None or not _near(number, math.sqrt(2 / math.pi), x.dtype):
+        return None
+    for linear, cubic in (terms, terms[::-1]):
+        number, powers = _factors(cubic, reads)
+        if linear is x and powers == Counter({x: 3}) and _near(number, 0.044715, x.dtype):
+            return "tanh"
+    return None
+
+
+def _is_scaled(value: Value, number: float, x: Value, reads: Counter[Value]) -> bool:
+    found, powers = _factors(value, reads)
+    return powers == Counter({x: 1}) and _near(found, number, x.dtype)
+
+
+def _leaky_relu(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """select(x >= 0, x, alpha * x), where x > 0 and the opposite test are as good."""
+    if equation.primitive != "select_n" or len(equation.inputs) != 3 or np.dtype(equation.outputs[0].dtype).kind != "f":
+        return None
+    test, otherwise, chosen = equation.inputs
+    if (operands := _made_by(test, "ge", "gt")) is None or operands[0] is not chosen or scalar_value(operands[1]) != 0:
+        return None
+    number, powers = _factors(otherwise, reads)
+    if powers != Counter({chosen: 1}) or chosen.shape != equation.outputs[0].shape:
+        return None
+    return _replace(equation, "rml.leaky_relu", chosen, alpha=number)
+
+
+def _spread(value: Value) -> tuple[Value, tuple[int, ...]] | None:
+    """Returns what stands again along its reduced axes, as size 1 or repeated, and which axes these are."""
+    operands = _made_by(value, "broadcast_in_dim")
+    if not operands:
+        return None
+    assert value.producer is not None
+    dims = tuple(value.producer.params["broadcast_dimensions"])
+    if tuple(value.shape[dim] for dim in dims) != operands[0].shape:
+        return None
+    return operands[0], tuple(axis for axis in range(len(value.shape)) if axis not in dims)
+
+
+def _reduced(value: Value, primitive: str) -> tuple[Value, tuple[int, ...]] | None:
+    """Returns (x, axes) if ``value`` is x reduced over axes and spread along them again, so that it broadcasts against x."""
+    spread = _spread(value)
+    operands = _made_by(spread[0], primitive) if spread else None
+    if not spread or not operands or len(value.shape) != len(operands[0].shape):
+        return None
+    assert spread[0].producer is not None
+    axes = tuple(sorted(spread[0].producer.params["axes"]))
+    return (operands[0], axes) if axes == spread[1] else None
+
+
+def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """sum(x) / n, and the same with the sum spread along its axes before it is divided."""
+    if equation.primitive not in ("div", "mul") or np.dtype(equation.outputs[0].dtype).kind != "f":
+        return None
+    total, number = equation.inputs if scalar_value(equation.inputs[0]) is None else equation.inputs[::-1]
+    divisor = scalar_value(number)
+    if not divisor or (equation.primitive == "div" and number is not equation.inputs[1]):
+        return None
+    spread = total.producer if _made_by(total, "broadcast_in_dim") else None
+    summed = spread.inputs[0] if spread else total
+    if total.shape != equation.outputs[0].shape or not (operands := _made_by(summed, "reduce_sum")):
+        return None
+    assert summed.producer is not None
+    axes = summed.producer.params["axes"]
+    count = math.prod(operands[0].shape[axis] for axis in axes)
+    if not _near(divisor if equation.primitive == "div" else 1 / divisor, count, total.dtype):
+        return None
+    if spread is None:
+        return _replace(equation, "rml.mean", operands[0], axes=axes)
+    mean = Value(summed.shape, summed.dtype)
+    return [*_replace(Equation("", (), (mean,), {}, equation.where), "rml.mean", operands[0], axes=axes), *_replace(equation, "broadcast_in_dim", mean, **spread.params)]
+
+
+def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """A sum over windows divided by a whole number, or by how many elements of x each window holds."""
+    if equation.primitive != "div" or not (operands := _made_by(equation.inputs[0], "reduce_window_sum")):
+        return None
+    summed, divisor = equation.inputs
+    assert summed.producer is not None
+    params, number = summed.producer.params, scalar_value(divisor)
+    if summed.shape != equation.outputs[0].shape:
+        return None
+    if isinstance(number, int | float) and number > 0 and number == int(number):
+        whole = number == math.prod(params["window_dimensions"])
+        divisor_attrs = {"divisor": "window", "divisor_value": None} if whole else {"divisor": "fixed", "divisor_value": int(number)}
+        return _replace(equation, "rml.avg_pool", operands[0], **params, **divisor_attrs)
+    counted = divisor.producer
+    while counted is not None and counted.primitive == "broadcast_in_dim":
+        counted = counted.inputs[0].producer
+    if counted is None or counted.primitive != "reduce_window_sum" or counted.inputs[0].constant is None:
+        return None
+    ones, x = counted.inputs[0], operands[0]
+    same = len(ones.shape) == len(x.shape) and all(a == b or (a, window) == (1, 1) for a, b, window in zip(ones.shape, x.shape, params["window_dimensions"], strict=True))
+    if not same or not bool(np.all(ones.array() == 1)) or dict(counted.params) != dict(params):
+        return None
+    return _replace(equation, "rml.avg_pool", operands[0], **params, divisor="valid", divisor_value=None)
+
+
+def _shifted(value: Value) -> tuple[Value, int] | None:
+    """Returns (x, axis) of ``x - max(x)`` along one axis."""
+    operands = _made_by(value, "sub")
+    reduced = _reduced(operands[1], "reduce_max") if operands else None
+    return (reduced[0], reduced[1][0]) if operands and reduced and reduced[0] is operands[0] and len(reduced[1]) == 1 else None
+
+
+def _softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """exp(s) / sum(exp(s)) with s = x - max(x)."""
+    if equation.primitive != "div":
+        return None
+    powers, total = equation.inputs
+    exponent, reduced = _made_by(powers, "exp"), _reduced(total, "reduce_sum")
+    shifted = _shifted(exponent[0]) if exponent else None
+    if not shifted or not reduced or reduced[0] is not powers or reduced[1] != shifted[1:]:
+        return None
+    return _replace(equation, "rml.softmax", shifted[0], axis=shifted[1])
+
+
+def _log_softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """s - log(sum(exp(s))) with s = x - max(x)."""
+    if equation.primitive != "sub" or not (shifted := _shifted(equation.inputs[0])):
+        return None
+    logarithm = _made_by(equation.inputs[1], "log")
+    reduced = _reduced(logarithm[0], "reduce_sum") if logarithm else None
+    exponent = _made_by(reduced[0], "exp") if reduced else None
+    if not reduced or not exponent or exponent[0] is not equation.inputs[0] or reduced[1] != shifted[1:]:
+        return None
+    return _replace(equation, "rml.log_softmax", shifted[0], axis=shifted[1])
+
+
+def _layer_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """(x - mean) * rsqrt(variance + eps) over the last axes, or divided by the square root; then a constant scale and bias, joined on."""
+    if equation.primitive not in ("div", "mul", "add") or np.dtype(equation.outputs[0].dtype).kind != "f":
+        return None
+    for a, b in (equation.inputs, equation.inputs[::-1]):
+        if (joined := _affine(equation, a, b, reads)) is not None:
+            return joined
+        centred = _made_by(a, "sub")
+        if equation.primitive == "add" or not centred or (equation.primitive == "div" and b is not equation.inputs[1]):
+            continue
+        mean = _reduced(centred[1], "rml.mean")
+        if not mean or mean[0] is not centred[0]:
+            continue
+        x, axes = mean
+        scale, root = _scaled_root(b, "sqrt" if equation.primitive == "div" else "rsqrt")
+        variance = _made_by(root, "add") if root is not None else None
+        eps = scalar_value(variance[1]) if variance else None
+        kind = _variance(variance[0], x, axes) if variance else None
+        if kind is None or eps is None or axes != tuple(range(len(x.shape) - len(axes), len(x.shape))):
+            continue
+        if scale is not None and not _fits(scale, x, len(axes)):
+            continue
+        return _replace(equation, "rml.layer_norm", x, axes=axes, eps=eps, variance=kind, scale=scale, bias=None)
+    return None
+
+
+def _affine(equation: Equation, normed: Value, operand: Value, reads: Counter[Value]) -> list[Equation] | None:
+    """Joins a scale or a bias to the layer norm it follows."""
+    norm = normed.producer
+    if norm is None or norm.primitive != "rml.layer_norm" or reads[normed] != 1 or operand.constant is None:
+        return None
+    params, x = dict(norm.params), norm.inputs[0]
+    free = params["bias"] is None and (equation.primitive == "add" or (equation.primitive == "mul" and params["scale"] is None))
+    if not free or equation.outputs[0].shape != x.shape or not _fits(operand, x, len(params["axes"])):
+        return None
+    return _replace(equation, "rml.layer_norm", x, **params | {"bias" if equation.primitive == "add" else "scale": operand})
+
+
+def _fits(operand: Value, x: Value, axes: int) -> bool:
+    """True if a constant varies along the last ``axes`` axes of x at most."""
+    lead = len(operand.shape) - axes
+    return operand.size == 1 or (operand.shape[max(lead, 0) :] == x.shape[-axes:] and all(size == 1 for size in operand.shape[: max(lead, 0)]))
+
+
+def _scaled_root(value: Value, root: str) -> tuple[Value | None, Value | None]:
+    """Returns (scale, z) of ``root(z)`` or ``root(z) * scale``, as flax writes it; (None, None) for anything else."""
+    if operands := _made_by(value, root):
+        return None, operands[0]
+    if operands := _made_by(value, "mul"):
+        for inner, scale in (operands, operands[::-1]):
+            if scale.constant is not None and (inside := _made_by(inner, root)):
+                return scale, inside[0]
+    return None, None
+
+
+def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
+    """Returns which formula of the variance of x ``value`` is: two_pass, mean((x - mean)^2), or fast, mean(x^2) - mean(x)^2, at least 0 or not."""
+    spread = _spread(value)
+    kept = spread is None
+    core = spread[0] if spread else value
+    if spread and spread[1] != axes:
+        return None
+    if (operands := _made_by(core, "rml.mean")) and not kept:
+        assert core.producer is not None
+        centred = _squared(operands[0])
+        difference = _made_by(centred, "sub") if centred else None
+        mean = _reduced(difference[1], "rml.mean") if difference else None
+        right = tuple(sorted(core.producer.params["axes"])) == axes and difference and difference[0] is x and mean == (x, axes)
+        return "two_pass" if right else None
+    if (bounded := _made_by(core, "max")) and (zero := [v for v in bounded if scalar_value(v) == 0]):
+        core = next(v for v in bounded if v is not zero[0])
+    difference = _made_by(core, "sub")
+    if not difference:
+        return None
+    base = _squared(difference[1])
+    if base is None or _mean_of(base, axes, kept) is not x:
+        return None
+    squares = _mean_of(difference[0], axes, kept)
+    return "fast" if squares is not None and _squared(squares) is x else None
+
+
+def _mean_of(value: Value, axes: tuple[int, ...], kept: bool) -> Value | None:
+    """Returns x if ``value`` is the mean of x over ``axes``; ``kept``: spread along them again."""
+    if kept:
+        reduced = _reduced(value, "rml.mean")
+        return reduced[0] if reduced and reduced[1] == axes else None
+    operands = _made_by(value, "rml.mean")
+    return operands[0] if operands and value.producer and tuple(sorted(value.producer.params["axes"])) == axes else None
+
+
+def _squared(value: Value) -> Value | None:
+    """Returns z of z * z."""
+    if operands := _made_by(value, "square"):
+        return operands[0]
+    if operands := _made_by(value, "integer_pow"):
+        return operands[0] if value.producer and value.producer.params["y"] == 2 else None
+    operands = _made_by(value, "mul")
+    return operands[0] if operands and operands[0] is operands[1] else None
+
+
+def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """A gather along one axis at ``select(i < 0, i + size, i)``, which is how jnp makes negative indices count from the end."""
+    if equation.primitive != "gather" or len(equation.params["dimension_numbers"].start_index_map) != 1:
+        return None
+    x, indices = equation.inputs
+    axis = equation.params["dimension_numbers"].start_index_map[0]
+    trailing = _made_by(indices, "broadcast_in_dim")
+    if not trailing or trailing[0].shape != indices.shape[:-1] or not (cases := _made_by(trailing[0], "select_n")) or len(cases) != 3:
+        return None
+    negative, raw, shifted = cases
+    below, plus = _made_by(negative, "lt"), _made_by(shifted, "add")
+    if not below or not plus or below[0] is not raw or plus[0] is not raw or np.dtype(raw.dtype).name not in ("int32", "int64"):
+        return None  # the sum of narrower integers may wrap
+    if scalar_value(below[1]) != 0 or scalar_value(plus[1]) != x.shape[axis]:
+        return None
+    return _replace(equation, "gather", x, raw, **equation.params, wrap_negative=True)
+
+
+Rule = Callable[[Equation, "Counter[Value]"], "list[Equation] | None"]
+_RULES: tuple[Rule, ...] = (_mean, _average_pool, _softmax, _log_softmax, _activation, _leaky_relu, _layer_norm, _wrapping_gather)

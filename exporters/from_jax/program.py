@@ -1,0 +1,242 @@
+"""A JAX function as one flat list of equations: calls inlined, identities dropped, whatever depends on constants alone computed, dead code left out.
+
+A jaxpr nests: every ``jit``, custom derivative and checkpoint is a call with a jaxpr of its own. Here it becomes records that know their producers,
+which is what recognising a formula needs. JAX is imported by the functions that use it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Equation", "Program", "Value", "flatten", "live"]
+
+_CALLS = {
+    **dict.fromkeys(("jit", "pjit", "closed_call", "core_closed_call", "remat2", "checkpoint", "composite"), "jaxpr"),
+    **dict.fromkeys(("call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin"), "call_jaxpr"),
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_vmap_call": "call",
+}
+"""Primitives that only call: name -> the parameter that holds the jaxpr."""
+
+_IDENTITIES = frozenset(
+    "copy copy_p device_put layout_constraint name optimization_barrier pvary reshard sharding_constraint stop_gradient".split()
+)
+"""Primitives that hand their operands on: what they tell the compiler has no meaning here."""
+
+_FOLDED_BYTES = 1 << 20
+"""A constant result may grow beyond its constant operands up to this size; larger ones (a mask made by iota) are computed at run time."""
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A tensor of the program.
+
+    Attributes:
+        shape: its static shape.
+        dtype: JAX's dtype; one that the graph format lacks (complex, a random key) may occur in equations that are dropped or refused.
+        name: of an input, of a constant from a parameter tree, or of a constant computed from such; empty for all others.
+        constant: its data as an array, None if it depends on an input.
+        producer: the equation that computes it, also where that was done already; None for inputs and given constants.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    name: str = ""
+    constant: Any = None
+    producer: Equation | None = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * int(self.dtype.itemsize)
+
+    def array(self) -> np.ndarray:
+        """Returns the data of a constant as a NumPy array; bfloat16 is ``ml_dtypes.bfloat16``."""
+        return np.asarray(self.constant)
+
+
+@dataclass(eq=False, slots=True)
+class Equation:
+    """One application of a primitive, or of an op that was recognised by its formula (``rml.softmax``).
+
+    Attributes:
+        primitive: name of the primitive.
+        inputs: the operands.
+        outputs: the values it defines.
+        params: the primitive's parameters.
+        where: source line of the model, ``model.py:12 (layer)``; empty if JAX does not know.
+    """
+
+    primitive: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+
+@dataclass(slots=True)
+class Program:
+    """A closed list of equations in order of definition, from ``inputs`` to ``outputs``."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    equations: list[Equation]
+
+    def reads(self) -> Counter[Value]:
+        """Returns how often each value is read; being a result counts too."""
+        return Counter(value for group in (self.outputs, *(equation.inputs for equation in self.equations)) for value in group)
+
+
+def flatten(closed_jaxpr: Any, arguments: Sequence[Value], names: Mapping[int, str]) -> Program:
+    """Returns the live part of a jaxpr as a program.
+
+    Args:
+        closed_jaxpr: what ``jax.make_jaxpr`` returned.
+        arguments: one value per variable of the jaxpr: inputs, and constants for parameters.
+        names: address of the data of a captured array -> what to call it.
+    """
+    flattener = _Flattener(names)
+    outputs = flattener.run(closed_jaxpr.jaxpr, closed_jaxpr.consts, arguments, "")
+    program = Program(tuple(value for value in arguments if value.constant is None), tuple(outputs), flattener.equations)
+    return live(program)
+
+
+def live(program: Program) -> Program:
+    """Returns the program without the equations that no output depends on (random keys split and never used, prints)."""
+    wanted = set(program.outputs)
+    kept = []
+    for equation in reversed(program.equations):
+        if not wanted.isdisjoint(equation.outputs):
+            kept.append(equation)
+            wanted.update(equation.inputs)
+    return Program(program.inputs, program.outputs, kept[::-1])
+
+
+class _Flattener:
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.equations: list[Equation] = []
+        self._names = names
+        self._captured: dict[int, Value] = {}
+
+    def run(self, jaxpr: Any, consts: Iterable[Any], arguments: Iterable[Value], where: str) -> list[Value]:
+        """Appends the equations of a jaxpr and returns its results. ``where`` is the line of the call, for library code without one."""
+        values: dict[Any, Value] = dict(zip(jaxpr.constvars, map(self._capture, consts), strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+        for eqn in jaxpr.eqns:
+            inputs = tuple(values[atom] if (value := _literal(atom)) is None else value for atom in eqn.invars)
+            line = _source_line(eqn) or where
+            values.update(zip(eqn.outvars, self._equation(eqn, inputs, line), strict=True))
+        return [values[atom] if (value := _literal(atom)) is None else value for atom in jaxpr.outvars]
+
+    def _capture(self, array: Any) -> Value:
+        if id(array) not in self._captured:
+            name = self._names.get(address(array), "constant")
+            self._captured[id(array)] = Value(tuple(array.shape), array.dtype, name, array)
+        return self._captured[id(array)]
+
+    def _equation(self, eqn: Any, inputs: tuple[Value, ...], where: str) -> Sequence[Value]:
+        primitive = eqn.primitive.name
+        if primitive in _IDENTITIES:
+            return inputs
+        if primitive in _CALLS:
+            return self._call(eqn.params[_CALLS[primitive]], inputs, where)
+        if primitive == "cond" and inputs[0].constant is not None:
+            branches = eqn.params["branches"]
+            return self._call(branches[min(max(int(inputs[0].array()), 0), len(branches) - 1)], inputs[1:], where)
+        outputs = tuple(Value(tuple(var.aval.shape), var.aval.dtype) for var in eqn.outvars)
+        equation = Equation(primitive, inputs, outputs, eqn.params, where)
+        if (same := _simplified(equation)) is not None:
+            return (same,)
+        for output in outputs:
+            output.producer = equation
+        if not _fold(eqn, equation):
+            self.equations.append(equation)
+        return outputs
+
+    def _call(self, jaxpr: Any, inputs: Sequence[Value], where: str) -> list[Value]:
+        closed = hasattr(jaxpr, "consts")
+        return self.run(jaxpr.jaxpr if closed else jaxpr, jaxpr.consts if closed else (), inputs, where)
+
+
+def address(array: Any) -> int:
+    """Returns where the data of an array lies; the identity of the object where JAX keeps that to itself."""
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    data = getattr(array, "val", None)  # JAX wraps a captured NumPy array in an object of its own
+    return int(data.__array_interface__["data"][0]) if isinstance(data, np.ndarray) else id(array)
+
+
+def _literal(atom: Any) -> Value | None:
+    if not hasattr(atom, "val"):
+        return None
+    return Value(tuple(atom.aval.shape), atom.aval.dtype, constant=np.asarray(atom.val, atom.aval.dtype))
+
+
+def _source_line(eqn: Any) -> str:
+    """Returns ``model.py:12 (layer)``, the innermost line that is neither JAX's nor ours; empty if there is none."""
+    try:
+        from jax._src import source_info_util  # no public way to it
+
+        source_info_util.register_exclusion(os.path.dirname(__file__))
+        line = source_info_util.summarize(eqn.source_info)
+    except (ImportError, AttributeError, TypeError):
+        return ""
+    return "" if line == "unknown" else re.sub(r":(\d+):\d+", r":\1", os.path.basename(line))
+
+
+def _simplified(equation: Equation) -> Value | None:
+    """Returns the operand that the equation is equal to, None if it computes something."""
+    inputs, output = equation.inputs, equation.outputs[0] if equation.outputs else None
+    candidate = None
+    match equation.primitive:
+        case "convert_element_type" | "broadcast_in_dim" | "reshape" | "squeeze":
+            candidate = inputs[0]
+        case "select_n" if inputs[0].constant is not None:
+            choices = np.unique(inputs[0].array())
+            candidate = inputs[1 + int(choices[0])] if choices.size == 1 else None
+        case "max":  # jax.nn.softmax clamps its maximum from below by -inf, lest a reduction over nothing be undefined
+            candidate = next((b for a, b in (inputs, inputs[::-1]) if a.constant is not None and a.size == 1 and a.array() == -np.inf), None)
+    return candidate if candidate is not None and output is not None and _same_type(candidate, output) else None
+
+
+def _same_type(a: Value, b: Value) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _fold(eqn: Any, equation: Equation) -> bool:
+    """Computes an equation of constants, by JAX itself; returns False if it depends on an input or its result were too large to store."""
+    import jax
+
+    if eqn.primitive.name == "platform_index":
+        platforms = equation.params["platforms"]
+        equation.outputs[0].constant = np.int32(next(i for i, names in enumerate(platforms) if names is None or "cpu" in names))
+        return True
+    inputs, outputs = equation.inputs, equation.outputs
+    if not outputs or eqn.effects or any(value.constant is None for value in inputs):
+        return False
+    if _bytes(outputs) > max(_bytes(inputs), _FOLDED_BYTES):
+        return False
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        try:
+            results = eqn.primitive.bind(*(value.constant for value in inputs), **eqn.params)
+        except Exception:  # one that cannot run by itself (a collective) stays, to be refused by name if an output needs it
+            return False
+    names = [value.name for value in inputs if value.name]
+    for output, result in zip(outputs, results if eqn.primitive.multiple_results else [results], strict=True):
+        output.constant, output.name = result, names[0] if names else ""
+    return True
+
+
+def _bytes(values: Iterable[Value]) -> int:
+    return sum(value.nbytes for value in values)

@@ -1,0 +1,251 @@
+"""Formulas that TensorFlow spells out and the graph format has one op for: found by what they compute, constants included.
+
+A pattern stands for the last operation of its formula and reads the formula's operands; what lies in between stays only if others read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from exporters.from_tf.linear import lower_linear
+from exporters.from_tf.neural import CONVOLUTIONS, add_conv, relay_filter
+from exporters.from_tf.table import Context, Value
+
+__all__ = ["Pattern", "find_pattern"]
+
+_PASS_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
+_COMMUTATIVE = ("Mul", "AddV2", "Add")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A formula found.
+
+    Attributes:
+        lower: its lowering: ``lower(context, *operands, **attrs)``.
+        operands: the tensors that it reads.
+        attrs: keyword arguments of ``lower``.
+    """
+
+    lower: Callable[..., Value]
+    operands: Sequence[Any]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_pattern(op: Any) -> Pattern | None:
+    """Returns the formula that ends with this operation, None if there is none."""
+    for find in _FINDERS.get(op.type, ()):
+        if (pattern := find(op)) is not None:
+            return pattern
+    return None
+
+
+def _maker(tensor: Any, *types: str) -> Any:
+    """Returns the operation that made a tensor if it is of one of these types, else None."""
+    while tensor.op.type in _PASS_THROUGH:
+        tensor = tensor.op.inputs[0]
+    return tensor.op if tensor.op.type in types else None
+
+
+def _same(a: Any, b: Any) -> bool:
+    """True if two tensors are one value."""
+    while a.op.type in _PASS_THROUGH:
+        a = a.op.inputs[0]
+    while b.op.type in _PASS_THROUGH:
+        b = b.op.inputs[0]
+    return bool(a is b)
+
+
+def _orders(op: Any) -> list[tuple[Any, Any]]:
+    """Returns the operands of a binary operation in every order that gives the same result."""
+    a, b = op.inputs
+    return [(a, b), (b, a)] if op.type in _COMMUTATIVE else [(a, b)]
+
+
+def _number(tensor: Any) -> float | None:
+    """Returns the value of a constant scalar."""
+    import tensorflow as tf
+
+    if _maker(tensor, "Const") is None:
+        return None
+    value = tf.get_static_value(tensor)
+    return float(value) if value is not None and np.ndim(value) == 0 else None
+
+
+def _is_number(tensor: Any, wanted: float) -> bool:
+    """True for a constant scalar that is ``wanted`` in f32."""
+    value = _number(tensor)
+    return value is not None and abs(value - wanted) <= 1e-6 * abs(wanted)
+
+
+def _find_bias(op: Any) -> Pattern | None:
+    """BiasAdd(MatMul(x, w), b), the product read by nothing else."""
+    product = op.inputs[0].op
+    if product.type != "MatMul" or len(product.outputs[0].consumers()) != 1 or op.get_attr("data_format") != b"NHWC":
+        return None
+    return Pattern(lower_linear, [*product.inputs, op.inputs[1]], {"product": product})
+
+
+def _find_dilated_conv(op: Any) -> Pattern | None:
+    """BatchToSpaceND(Conv2D(SpaceToBatchND(x))): a dilated convolution, as tf.nn.atrous_conv2d and depthwise layers spell it."""
+    import tensorflow as tf
+
+    conv = _maker(op.inputs[0], *CONVOLUTIONS)
+    spread = _maker(conv.inputs[0], "SpaceToBatchND") if conv is not None else None
+    if spread is None or conv.get_attr("padding") != b"VALID" or conv.get_attr("data_format") != b"NHWC":
+        return None
+    if set(conv.get_attr("strides")) != {1} or set(conv.get_attr("dilations")) != {1}:
+        return None
+    blocks, blocks_again, paddings, crops = map(tf.get_static_value, (spread.inputs[1], op.inputs[1], spread.inputs[2], op.inputs[2]))
+    if (
+        any(known is None for known in (blocks, blocks_again, paddings, crops))
+        or len(blocks) != 2
+        or not np.array_equal(blocks, blocks_again)
+    ):
+        return None
+    pads = paddings - crops  # cropping the result takes away what the pads beyond it gave
+    if (pads < 0).any():
+        return None
+    attrs = {"depthwise": conv.type != "Conv2D", "pads": pads.tolist(), "dilations": blocks.tolist()}
+    return Pattern(_lower_dilated_conv, [spread.inputs[0], conv.inputs[1]], attrs)
+
+
+def _lower_dilated_conv(
+    ctx: Context, x: Value, filters: Value, *, depthwise: bool, pads: Sequence[Sequence[int]], dilations: Sequence[int]
+) -> Value:
+    weights = relay_filter(ctx, filters, depthwise)
+    return add_conv(ctx, x, weights, (1, 1), [(low, high) for low, high in pads], dilations, "NHWC")
+
+
+def _epsilon(rsqrt: Any) -> tuple[Any, float] | None:
+    """Returns (v, eps) of Rsqrt(v + eps)."""
+    total = _maker(rsqrt.inputs[0], "AddV2")
+    for value, eps in _orders(total) if total is not None else ():
+        if (number := _number(eps)) is not None:
+            return value, number
+    return None
+
+
+def _find_normalisation(op: Any) -> Pattern | None:
+    """Finds x * m + (offset - mean * m) with m = rsqrt(variance + eps) * scale: what tf.nn.batch_normalization and Keras emit."""
+    for scaled, shift in _orders(op):
+        product = _maker(scaled, "Mul")
+        if product is None or (offset_mean := _offset_and_mean(shift)) is None:
+            continue
+        offset, mean, mean_factor = offset_mean
+        for x, factor in _orders(product):
+            scale_product = _maker(factor, "Mul")
+            if scale_product is None or not _same(factor, mean_factor):
+                continue
+            for inverse, scale in _orders(scale_product):
+                rsqrt = _maker(inverse, "Rsqrt")
+                if rsqrt is not None and (found := _epsilon(rsqrt)) is not None:
+                    variance, eps = found
+                    return _batch_norm(x, scale, offset, mean, variance, eps) or _layer_norm(x, scale, offset, mean, variance, eps)
+    return None
+
+
+def _offset_and_mean(shift: Any) -> tuple[Any, Any, Any] | None:
+    """Returns (offset, mean, m) of offset - mean * m or of offset + (-mean) * m."""
+    difference = _maker(shift, "Sub")
+    if difference is not None and (product := _maker(difference.inputs[1], "Mul")) is not None:
+        for mean, factor in _orders(product):
+            if _maker(factor, "Mul") is not None:
+                return difference.inputs[0], mean, factor
+    total = _maker(shift, "AddV2")
+    for negative, offset in _orders(total) if total is not None else ():
+        product = _maker(negative, "Mul")
+        for minus, factor in _orders(product) if product is not None else ():
+            negation = _maker(minus, "Neg")
+            if negation is not None and _maker(factor, "Mul") is not None:
+                return offset, negation.inputs[0], factor
+    return None
+
+
+def _batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, eps: float) -> Pattern | None:
+    """One number per channel of the last axis."""
+    if x.shape.rank is None or x.shape.rank < 2 or x.shape[-1] is None:
+        return None
+    if any(tensor.shape.rank != 1 or tensor.shape[0] != x.shape[-1] for tensor in (scale, offset, mean, variance)):
+        return None
+    return Pattern(_lower_batch_norm, [x, scale, offset, mean, variance], {"eps": eps})
+
+
+def _lower_batch_norm(ctx: Context, x: Value, scale: Value, offset: Value, mean: Value, variance: Value, *, eps: float) -> Value:
+    return ctx.add("batch_norm", x, scale, offset, mean, variance, eps=eps, axis=len(ctx.shape(x)) - 1)
+
+
+def _layer_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, eps: float) -> Pattern | None:
+    """Mean and variance of x itself over its last axes, which scale and offset have alone."""
+    import tensorflow as tf
+
+    mean_op, variance_op = _maker(mean, "Mean"), _maker(variance, "Mean")
+    square = _maker(variance_op.inputs[0], "SquaredDifference") if variance_op is not None else None
+    if mean_op is None or square is None or not all(tensor.shape.is_fully_defined() for tensor in (x, scale, offset)):
+        return None
+    if not _same(mean_op.inputs[0], x) or not any(_same(a, x) and _same(b, mean) for a, b in (square.inputs, reversed(square.inputs))):
+        return None
+    axes = []
+    for reduction in (mean_op, variance_op):
+        indices = tf.get_static_value(reduction.inputs[1])
+        if indices is None or not reduction.get_attr("keep_dims"):
+            return None
+        axes.append(sorted(int(axis) % x.shape.rank for axis in np.reshape(indices, -1)))
+    rank, count = x.shape.rank, len(axes[0])
+    if axes[0] != axes[1] or axes[0] != list(range(rank - count, rank)):
+        return None
+    normalised = x.shape[rank - count :]
+    for tensor in (scale, offset):
+        lead = tensor.shape.rank - count
+        if lead < 0 or any(dim != 1 for dim in tensor.shape[:lead]) or tensor.shape[lead:] != normalised:
+            return None
+    return Pattern(_lower_layer_norm, [x, scale, offset], {"eps": eps, "axes": tuple(axes[0])})
+
+
+def _lower_layer_norm(ctx: Context, x: Value, scale: Value, offset: Value, *, eps: float, axes: tuple[int, ...]) -> Value:
+    shape = ctx.shape(x)[axes[0] :]
+    return ctx.add("layer_norm", x, ctx.reshape(scale, shape), ctx.reshape(offset, shape), axes=axes, eps=eps, variance="two_pass")
+
+
+def _find_gelu(op: Any) -> Pattern | None:
+    """0.5 * x * erfc(-x * sqrt(1/2)), as tf.nn.gelu spells it."""
+    for half, tail in _orders(op):
+        half_product, erfc = _maker(half, "Mul"), _maker(tail, "Erfc")
+        argument = _maker(erfc.inputs[0], "Mul") if erfc is not None else None
+        if half_product is None or argument is None:
+            continue
+        for number, x in _orders(half_product):
+            for minus, root in _orders(argument):
+                negation = _maker(minus, "Neg")
+                if _is_number(number, 0.5) and negation is not None and _same(negation.inputs[0], x) and _is_number(root, 0.5**0.5):
+                    return Pattern(_lower_gelu, [x])
+    return None
+
+
+def _lower_gelu(ctx: Context, x: Value) -> Value:
+    return ctx.add("gelu", x, approximate="none")
+
+
+def _find_silu(op: Any) -> Pattern | None:
+    """Finds x * sigmoid(x)."""
+    for x, gate in _orders(op):
+        sigmoid = _maker(gate, "Sigmoid")
+        if sigmoid is not None and _same(sigmoid.inputs[0], x):
+            return Pattern(_lower_silu, [x])
+    return None
+
+
+def _lower_silu(ctx: Context, x: Value) -> Value:
+    return ctx.add("silu", x)
+
+
+_FINDERS: Mapping[str, Sequence[Callable[[Any], Pattern | None]]] = {
+    "BiasAdd": (_find_bias,),
+    "BatchToSpaceND": (_find_dilated_conv,),
+    "AddV2": (_find_normalisation,),
+    "Mul": (_find_gelu, _find_silu),
+}

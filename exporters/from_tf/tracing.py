@@ -1,0 +1,163 @@
+"""From what the user has to a concrete function with static input shapes, and back to what TensorFlow computes with it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from exporters import __version__
+from exporters.errors import ExportError, import_framework
+from exporters.lowering import name_inputs, name_outputs
+
+__all__ = ["Trace", "load_tensorflow", "trace"]
+
+Example = Sequence[Any] | Mapping[str, Any]
+
+# oneDNN picks other algorithms on other machines; without it a golden is the same everywhere. Where TensorFlow is loaded already the user's
+# choice stands. Both are recorded in the graph's producer options.
+_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "KERAS_BACKEND": "tensorflow"}
+
+
+def load_tensorflow() -> ModuleType:
+    """Imports TensorFlow quietly and returns it; set to one thread, on the CPU, where it has not started to compute yet.
+
+    Raises:
+        MissingFrameworkError: it is not installed.
+    """
+    if "tensorflow" not in sys.modules:
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+    tf = import_framework("tensorflow")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:  # it has computed something already: its settings stand
+        pass
+    return tf
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A traced model.
+
+    Attributes:
+        concrete: the concrete function; it takes the inputs positionally.
+        inputs: example inputs by interface name, in call order.
+        version: TensorFlow's version.
+        threads: number of threads it computes with.
+    """
+
+    concrete: Any
+    inputs: dict[str, np.ndarray]
+    version: str
+    threads: int
+
+    @property
+    def input_names(self) -> list[str]:
+        return list(self.inputs)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Returns the shapes of the inputs, in call order."""
+        return [array.shape for array in self.inputs.values()]
+
+    def outputs(self) -> list[tuple[str, Any]]:
+        """Returns (interface name, symbolic tensor) of every output."""
+        named = name_outputs(self.concrete.structured_outputs)
+        if not named:
+            raise ExportError.of("export", "the model must return at least one tensor", "None")
+        tensors = {tensor.name for tensor in self.concrete.graph.outputs}
+        for name, tensor in named:
+            if getattr(tensor, "name", None) not in tensors:
+                raise ExportError.of(f"output '{name}'", "must be a dense tensor", type(tensor).__name__)
+        return named
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns what TensorFlow computes, by interface name."""
+        tf = load_tensorflow()
+        result = self.concrete(*(tf.constant(inputs[name]) for name in self.inputs))
+        return {name: np.asarray(tensor) for name, tensor in name_outputs(result)}
+
+    def producer(self) -> dict[str, Any]:
+        """Returns the ``producer`` entry of the graph."""
+        options = {"TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default")}
+        if "keras" in sys.modules:
+            options["keras"] = sys.modules["keras"].__version__
+        return {"framework": "tensorflow", "framework_version": self.version, "exporter_version": __version__, "options": options}
+
+
+def trace(model: Any, example_inputs: Example, input_names: Sequence[str] | None = None) -> Trace:
+    """Traces a model with the shapes of the example inputs; Keras models in inference mode.
+
+    Raises:
+        ExportError: nothing that can be called with these inputs, or it raised while being traced.
+    """
+    tf = load_tensorflow()
+    named = name_inputs(example_inputs, input_names, _parameters(tf, model))
+    tensors = {name: tf.convert_to_tensor(value) for name, value in named.items()}
+    call = _caller(tf, model, list(example_inputs) if isinstance(example_inputs, Mapping) else None)
+
+    @tf.function
+    def entry(*arguments: Any) -> Any:
+        return call(arguments)
+
+    try:
+        concrete = entry.get_concrete_function(*(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors.values()))
+    except Exception as error:
+        types = {name: f"{tensor.dtype.name}{list(tensor.shape)}" for name, tensor in tensors.items()}
+        raise ExportError.of("export", "TensorFlow must be able to trace the model", f"{type(error).__name__}: {error}", types) from error
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
+    return Trace(concrete, {name: tensor.numpy() for name, tensor in tensors.items()}, tf.__version__, threads)
+
+
+def _caller(tf: ModuleType, model: Any, keywords: list[str] | None) -> Callable[[Sequence[Any]], Any]:
+    """Returns a function that calls the model with a list of tensors; ``keywords`` are their argument names if they were given by name."""
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.layers.Layer):
+        if keras.backend.backend() != "tensorflow":
+            raise ExportError.of(
+                "export", "Keras must run on the TensorFlow backend", keras.backend.backend(), hint="set KERAS_BACKEND=tensorflow"
+            )
+        inputs = getattr(model, "inputs", None)
+        if inputs and keywords:
+            return lambda tensors: model(dict(zip(keywords, tensors, strict=True)), training=False)
+        if inputs and len(inputs) > 1:
+            return lambda tensors: model(list(tensors), training=False)
+        if keywords:
+            return lambda tensors: model(**dict(zip(keywords, tensors, strict=True)), training=False)
+        return lambda tensors: model(*tensors, training=False)
+    if not callable(model):
+        hint = "give a Keras model, a tf.function, a concrete function or a Python function of tensors"
+        raise ExportError.of("export", "the model must be callable", type(model).__name__, hint=hint)
+    # A function of its own gets autograph: Python's if and while on tensors become graph operations, or a clear refusal.
+    function = model if _is_function(tf, model) else tf.function(model)
+    if keywords:
+        return lambda tensors: function(**dict(zip(keywords, tensors, strict=True)))
+    return lambda tensors: function(*tensors)
+
+
+def _is_function(tf: ModuleType, model: Any) -> bool:
+    return isinstance(model, tf.types.experimental.ConcreteFunction | tf.types.experimental.PolymorphicFunction)
+
+
+def _parameters(tf: ModuleType, model: Any) -> list[str] | None:
+    """Returns the names of the arguments of a function; None for a Keras model, whose input names depend on what was built before it."""
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.layers.Layer):
+        return None
+    if isinstance(model, tf.types.experimental.ConcreteFunction):
+        return [spec.name or f"x{index}" for index, spec in enumerate(tf.nest.flatten(model.structured_input_signature))]
+    try:
+        parameters = inspect.signature(getattr(model, "python_function", model)).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters if parameter.default is parameter.empty]

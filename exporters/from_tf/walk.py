@@ -1,0 +1,267 @@
+"""Walks the graph of a concrete function and builds the rml-graph: inlines calls, reads variables, folds constants, lists what is refused.
+
+The graph is read as it was traced, not through a frozen GraphDef: variables keep their names and their ties, operations their source
+lines, and the weights are never copied into protocol buffers (which end at 2 GB).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
+from exporters.from_tf import elementwise, linear, neural, reductions, shapes
+from exporters.from_tf.patterns import find_pattern
+from exporters.from_tf.table import TABLE, Constants, Context, Known, RefusalError, Value, Variable, dtype_of
+from exporters.from_tf.tracing import load_tensorflow
+from rml_exec.errors import TypeInferenceError
+from rml_exec.ir.graph import Graph
+from rml_exec.loading import GraphBuilder
+
+__all__ = ["build_graph"]
+
+LOWERINGS = (elementwise, linear, neural, reductions, shapes)
+"""The modules that fill the table of lowerings."""
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall")
+_BRANCHES = ("If", "StatelessIf")
+_FOLD_ELEMENTS = 1024
+_NO_FOLD = ("Transpose",)  # a view of the variable: folding it would store tied weights twice
+
+_REASONS = {
+    "Random": "random numbers: is the model in training mode?",
+    "StatelessRandom": "random numbers: is the model in training mode?",
+    "Multinomial": "random numbers: is the model in training mode?",
+    "Assign": "changes a variable: is the model in training mode, or does it keep state between calls?",
+    "VarHandleOp": "the variable is not part of the function: initialise it outside",
+    "While": "loops are not supported yet",
+    "StatelessWhile": "loops are not supported yet",
+    "TensorList": "loops are not supported yet",
+    "If": "a branch chosen at run time is not supported yet",
+    "StatelessIf": "a branch chosen at run time is not supported yet",
+    "Case": "a branch chosen at run time is not supported yet",
+    "StatelessCase": "a branch chosen at run time is not supported yet",
+    "Xla": "comes from jax2tf: export the JAX function instead",
+    "PyFunc": "runs Python",
+    "EagerPyFunc": "runs Python",
+}
+"""Why operators whose names begin so have no lowering."""
+
+
+def build_graph(
+    concrete: Any,
+    outputs: Sequence[tuple[str, Any]],
+    input_names: Sequence[str],
+    input_shapes: Sequence[tuple[int, ...]],
+    *,
+    name: str,
+    producer: Mapping[str, Any],
+) -> Graph:
+    """Returns the graph of a concrete function.
+
+    Args:
+        concrete: the concrete function, its arguments tensors only.
+        outputs: (interface name, symbolic tensor) of each output.
+        input_names: interface names of the arguments.
+        input_shapes: their shapes; the graph is specialised to them.
+        name: name of the graph.
+        producer: its ``producer`` entry.
+
+    Raises:
+        UnsupportedOperatorsError: operators without a lowering, all of them at once.
+    """
+    builder = GraphBuilder(name, producer=producer)
+    walker = _Walker(builder)
+    captured = {inner.name: outer for outer, inner in concrete.graph.captures}
+    arguments = [tensor for tensor in concrete.graph.inputs if tensor.name not in captured]
+    bound: dict[str, Value | None] = {inner: walker.captured(concrete.graph, inner, outer) for inner, outer in captured.items()}
+    try:
+        for tensor, input_name, shape in zip(arguments, input_names, input_shapes, strict=True):
+            bound[tensor.name] = builder.input(input_name, dtype_of(tensor.dtype.as_numpy_dtype), shape)
+    except RefusalError as refusal:
+        raise ExportError.of(f"input '{input_name}'", str(refusal)) from None
+    values = walker.walk(concrete.graph, bound, [tensor for _, tensor in outputs], prefix="", xla=False)
+    if walker.unsupported:
+        raise UnsupportedOperatorsError(walker.unsupported)
+    for (output_name, _), value in zip(outputs, values, strict=True):
+        builder.output(output_name, walker.operand(value))
+    return builder.build()
+
+
+class _Walker:
+    """Lowers the operations of a graph and of the functions that it calls. A value is None where its operation was refused."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._tf = load_tensorflow()
+        self._builder = builder
+        self._constants = Constants(builder)
+        self._source_lines = _SourceLines(self._tf)
+        self._variables: dict[int, Variable] = {}
+        self._variable_names: set[str] = set()
+        self.unsupported: list[Unsupported] = []
+
+    def captured(self, graph: Any, name: str, outer: Any) -> Value:
+        """Returns the value of a captured tensor: a variable, or an eager tensor that the function closes over."""
+        if outer.dtype != self._tf.resource:
+            return Known(outer.numpy(), name.partition(":")[0])
+        if id(outer) not in self._variables:
+            variable = next((variable for variable in graph.variables if variable.handle is outer), None)
+            if variable is None:
+                return Variable(None)
+            wish = key = variable.name.partition(":")[0]
+            count = 0
+            while key in self._variable_names:
+                count += 1
+                key = f"{wish}_{count}"
+            self._variable_names.add(key)
+            self._variables[id(outer)] = Variable(Known(variable.numpy(), key, key))
+        return self._variables[id(outer)]
+
+    def operand(self, value: Value | None) -> str:
+        """Returns the name in the graph of a value that was not refused."""
+        assert isinstance(value, str | Known)
+        return self._constants.name(value) if isinstance(value, Known) else value
+
+    def walk(self, graph: Any, bound: dict[str, Value | None], outputs: Sequence[Any], prefix: str, xla: bool) -> list[Value | None]:
+        """Lowers what ``outputs`` need and returns their values.
+
+        Args:
+            graph: a FuncGraph.
+            bound: values of its inputs, by tensor name; the values of all other tensors are added.
+            outputs: symbolic tensors of the graph.
+            prefix: what to put before the names of its operations.
+            xla: True if XLA compiles the function.
+        """
+        patterns: dict[str, Any] = {}
+        needed: set[str] = set()
+        pending = [tensor.op for tensor in outputs]
+        while pending:
+            op = pending.pop()
+            if op.name not in needed:
+                needed.add(op.name)
+                patterns[op.name] = pattern = find_pattern(op)
+                pending += [tensor.op for tensor in (pattern.operands if pattern else op.inputs)]
+        for op in graph.get_operations():
+            if op.type.startswith("Assign") and op.type.endswith("VariableOp"):
+                self._refuse(op, prefix, _reason(op.type))
+            elif op.name in needed and op.type != "Placeholder":
+                pattern = patterns[op.name]
+                operands = [bound[tensor.name] for tensor in (pattern.operands if pattern else op.inputs)]
+                for tensor, value in zip(op.outputs, self._lower(op, operands, pattern, prefix, xla), strict=True):
+                    bound[tensor.name] = value
+        return [bound[tensor.name] for tensor in outputs]
+
+    def _lower(self, op: Any, operands: list[Value | None], pattern: Any, prefix: str, xla: bool) -> Sequence[Value | None]:
+        refused: list[Value | None] = [None] * len(op.outputs)
+        is_call = op.type in _CALLS
+        lowering = pattern.lower if pattern else TABLE.get(op.type)
+        try:
+            if is_call:
+                return self._call(op, "f", operands, prefix, xla)
+            if op.type in _BRANCHES and isinstance(operands[0], Known):
+                return self._call(op, "then_branch" if operands[0].array else "else_branch", operands[1:], prefix, xla)
+            if op.type == "Const":
+                return [Known(self._tf.make_ndarray(op.get_attr("value")), prefix + op.name)]
+            if op.type == "ReadVariableOp":
+                return [_read(operands[0])]
+            if (folded := self._fold(op, operands, lowering is not None)) is not None:
+                return [Known(array, prefix + op.name) for array in folded]
+            if lowering is None:
+                raise RefusalError(_reason(op.type))
+            if any(value is None for value in operands):
+                return refused
+            context = Context(self._builder, self._constants, op, prefix + op.name, self._source_lines.of(op), xla)
+            result = lowering(context, *operands, **(pattern.attrs if pattern else {}))
+            return [result] if isinstance(result, str | Known) else list(result)
+        except RefusalError as refusal:
+            self._refuse(op, prefix, str(refusal))
+        except TypeInferenceError as error:
+            self._refuse(op, prefix, str(error))
+        return refused
+
+    def _call(self, op: Any, attr: str, operands: Sequence[Value | None], prefix: str, xla: bool) -> list[Value | None]:
+        """Lowers the body of a library function in the place of its call."""
+        graph = op.graph._get_function(op.get_attr(attr).name).graph
+        bound = {tensor.name: value for tensor, value in zip(graph.inputs, operands, strict=True)}
+        default_name = op.type in op.name.rpartition("/")[2]
+        inner = prefix + (op.name.rpartition("/")[0] if default_name else op.name)
+        compiled = "_XlaMustCompile" in op.node_def.attr and op.get_attr("_XlaMustCompile")
+        return self.walk(graph, bound, graph.outputs, f"{inner}/" if inner and not inner.endswith("/") else inner, xla or compiled)
+
+    def _fold(self, op: Any, operands: list[Value | None], has_lowering: bool) -> list[np.ndarray] | None:
+        """Returns the results of an operation on constants, computed by TensorFlow itself; None where it stays an operation of the graph.
+
+        A result that is larger than its operands (an expanded scalar) stays one if it is not small, so that weight files do not swell.
+        """
+        known = [value for value in operands if isinstance(value, Known)]
+        if not op.outputs or len(known) != len(operands) or op.op_def.is_stateful or op.type in _NO_FOLD:
+            return None
+        if has_lowering and TABLE.get(op.type) in (shapes.lower_identity, shapes.lower_reshape):
+            return None  # they keep the name of the variable
+        try:
+            results = [np.asarray(tensor) for tensor in _evaluate(self._tf, op, [value.array for value in known])]
+            types = [dtype_of(array.dtype) for array in results]
+        except (self._tf.errors.OpError, TypeError, ValueError, RefusalError):
+            return None
+        room = max(_FOLD_ELEMENTS, sum(value.array.size for value in known))
+        if has_lowering and op.type != "Range" and sum(array.size for array in results) > room:
+            return None
+        return results if types else None
+
+    def _refuse(self, op: Any, prefix: str, reason: str) -> None:
+        self.unsupported.append(Unsupported(op.type, prefix + op.name, self._source_lines.of(op), reason))
+
+
+def _reason(operator: str) -> str:
+    """Returns why an operator has no lowering, empty if there just is none yet."""
+    return next((reason for start, reason in _REASONS.items() if operator.startswith(start)), "")
+
+
+def _read(variable: Value | None) -> Known:
+    if not isinstance(variable, Variable) or variable.known is None:
+        raise RefusalError("the variable cannot be found")
+    return variable.known
+
+
+def _evaluate(tf: Any, op: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
+    """Runs one operation eagerly on arrays and returns its results."""
+    definition, remaining = op.op_def, list(arrays)
+    arguments: dict[str, Any] = {}
+    inferred: set[str] = set()
+    for argument in definition.input_arg:
+        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
+        if argument.number_attr or argument.type_list_attr:
+            count = op.get_attr(argument.number_attr) if argument.number_attr else len(op.get_attr(argument.type_list_attr))
+            arguments[argument.name], remaining = [tf.constant(array) for array in remaining[:count]], remaining[count:]
+        else:
+            arguments[argument.name] = tf.constant(remaining.pop(0))
+    arguments |= {attr.name: op.get_attr(attr.name) for attr in definition.attr if attr.name not in inferred}
+    result = getattr(tf.raw_ops, op.type)(**arguments)
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+class _SourceLines:
+    """Finds the line of the user's code, or else of the Keras layer, that made an operation."""
+
+    def __init__(self, tf: Any) -> None:
+        self._own = os.path.dirname(__file__)
+        self._tensorflow = os.path.dirname(tf.__file__)
+        keras = sys.modules.get("keras")
+        self._keras = os.path.dirname(keras.__file__ or "") if keras is not None else None
+
+    def of(self, op: Any) -> str:
+        """Returns ``file.py:line``, empty if it is not known."""
+        layer = ""
+        for frame in reversed(list(op.traceback or ())):
+            if frame.filename.startswith(self._own):
+                break
+            if self._keras and frame.filename.startswith(self._keras):
+                if not layer and os.path.join("src", "layers", "") in frame.filename and os.path.basename(frame.filename) != "layer.py":
+                    layer = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+            elif not frame.filename.startswith((self._tensorflow, "<")) and "__autograph_generated_file" not in frame.filename:
+                return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+        return layer

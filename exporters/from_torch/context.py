@@ -1,0 +1,149 @@
+"""What a lowering sees: the graph being built, the node being lowered, and torch's implicit type promotion made explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from exporters.lowering import LoweringTable
+from rml_exec.loading import GraphBuilder
+from rml_exec.types import DType, TensorType
+
+__all__ = ["ATEN", "Context", "Known", "RefusedError", "Scalar", "to_dtype"]
+
+ATEN = LoweringTable()
+"""``aten.PACKET`` or ``aten.PACKET.OVERLOAD`` -> lowering. It is called as ``lowering(ctx, *arguments)`` with all arguments of the operator's schema
+in order, defaults filled in, those without meaning here (layout, device, pin_memory, memory_format) left out. A tensor is the name of its value.
+It returns the name of the result; a tuple with None for what is not computed if the operator has several."""
+
+Scalar = int | float | bool
+
+_DTYPES = {
+    torch.float32: DType.F32,
+    torch.float64: DType.F64,
+    torch.float16: DType.F16,
+    torch.int8: DType.I8,
+    torch.int16: DType.I16,
+    torch.int32: DType.I32,
+    torch.int64: DType.I64,
+    torch.uint8: DType.U8,
+    torch.uint16: DType.U16,
+    torch.uint32: DType.U32,
+    torch.uint64: DType.U64,
+    torch.bool: DType.BOOL,
+}
+
+
+class RefusedError(Exception):
+    """Raised by a lowering: the reason why this use of the operator cannot be exported."""
+
+
+def to_dtype(dtype: torch.dtype) -> DType:
+    """Returns the graph's element type; raises RefusedError where it has none for torch's."""
+    if dtype not in _DTYPES:
+        raise RefusedError(f"{dtype} is not supported")
+    return _DTYPES[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A tensor known at export: a weight, or what was computed from literals and buffers alone."""
+
+    name: str
+    tensor: torch.Tensor
+    parameter: bool
+
+
+class Context:
+    """The state of an import. One object serves all nodes; ``node`` is the one being lowered.
+
+    Attributes:
+        builder: the graph being built.
+        node: the FX node being lowered.
+        source: its origin for the graph.
+    """
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self.builder = builder
+        self.node: torch.fx.Node
+        self.source: dict[str, str] = {}
+        self._scalars: dict[tuple[DType, str], str] = {}
+        self._constants: dict[object, str] = {}
+        self._known: dict[str, np.ndarray] = {}
+
+    def add(self, op: str, operands: Sequence[str | None], **attrs: Any) -> Any:
+        """Adds the node that gives the operator's result, under the operator's name."""
+        return self.builder.add(op, operands, name=self.node.name, source=self.source, **attrs)
+
+    def step(self, op: str, operands: Sequence[str | None], **attrs: Any) -> Any:
+        """Adds a node that the operator needs on the way, named after the operator and the op."""
+        return self.builder.add(op, operands, name=f"{self.node.name}.{op}", source=self.source, **attrs)
+
+    def type(self, value: str) -> TensorType:
+        """Returns the type of a value."""
+        return self.builder.type(value)
+
+    def result(self) -> TensorType:
+        """Returns the type that torch gives the operator's one result."""
+        value = self.node.meta["val"]
+        if not all(isinstance(dim, int) for dim in value.shape):
+            raise RefusedError("the shape of its result depends on data")
+        return TensorType(to_dtype(value.dtype), tuple(value.shape))
+
+    def promoted(self) -> DType:
+        """Returns the dtype that torch computes in for the operator's first two arguments."""
+        first, second = (arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in self.node.args[:2])
+        return to_dtype(torch.result_type(first, second))
+
+    def cast(self, value: str, dtype: DType) -> str:
+        """Returns the value in another element type: itself where it has that type. Floats go to integers as on the x86 machines torch runs on."""
+        return value if self.type(value).dtype is dtype else self.step("cast", [value], to=dtype.value, f2i="wrap_x86")
+
+    def scalar(self, value: Scalar, dtype: DType) -> str:
+        """Returns a 0-d constant; equal ones are one."""
+        array = np.asarray(value).astype(dtype.numpy)
+        key = (dtype, repr(array.item()))
+        if key not in self._scalars:
+            self._scalars[key] = self.builder.constant(array, "scalar")
+        return self._scalars[key]
+
+    def operand(self, value: str | Scalar, dtype: DType) -> str:
+        """Returns a tensor or number argument as a value of ``dtype``."""
+        return self.cast(value, dtype) if isinstance(value, str) else self.scalar(value, dtype)
+
+    def reshape(self, value: str, shape: Sequence[int]) -> str:
+        """Returns the value in another shape: itself where it has that shape."""
+        return value if self.type(value).shape == tuple(shape) else self.step("reshape", [value], shape=tuple(shape))
+
+    def axis(self, value: str, dim: int) -> int:
+        """Returns a torch dim as a non-negative axis; of a 0-d tensor as of one with one element."""
+        return dim % max(self.type(value).rank, 1)
+
+    def constant(self, known: Known) -> str:
+        """Returns the value of a known tensor. Tied weights are one constant; what an ``expand`` made big is stored small and broadcast."""
+        tensor = known.tensor
+        identity: object = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else known.name
+        if identity in self._constants:
+            return self._constants[identity]
+        to_dtype(tensor.dtype)
+        stored = tensor.detach()
+        if not known.parameter:
+            for dim, stride in enumerate(tensor.stride()):
+                stored = stored.narrow(dim, 0, 1) if stride == 0 and stored.shape[dim] > 1 else stored
+            if stored.numel() > 1 and bool((stored == stored.flatten()[0]).all()):
+                stored = stored.flatten()[0].reshape([1] * stored.dim())
+        array = stored.contiguous().numpy()
+        value = self.builder.constant(array, known.name, key=known.name if known.parameter else None)
+        if array.shape != tuple(tensor.shape):
+            value = self.builder.add("broadcast", [value], name=f"{known.name}.broadcast", shape=tuple(tensor.shape))
+        self._constants[identity] = value
+        self._known[value] = tensor.detach().numpy()
+        return value
+
+    def known(self, value: str) -> np.ndarray | None:
+        """Returns the elements of a value that is known at export, None if it depends on the inputs."""
+        return self._known.get(value)

@@ -1,0 +1,227 @@
+"""Walks a decomposed ``ExportedProgram`` and builds the graph: weights to constants, operators to nodes through the table of lowerings."""
+
+from __future__ import annotations
+
+import operator
+import re
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+import exporters
+from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
+from exporters.from_torch import elementwise, networks, reductions, shapes
+from exporters.from_torch.context import ATEN, Context, Known, RefusedError, to_dtype
+from exporters.from_torch.program import Traced
+from exporters.lowering import name_outputs
+from rml_exec.errors import RmlError
+from rml_exec.ir.graph import Graph
+from rml_exec.loading import GraphBuilder
+from rml_exec.types import DType
+
+__all__ = ["import_program"]
+
+_LOWERINGS = (elementwise, networks, reductions, shapes)  # imported for what they add to ATEN
+
+_DROPPED = re.compile(r"aten\.(_assert_\w+|sym_constrain_range\w*)\b")
+"""Checks of what the static types say already."""
+
+_RANDOM = "it draws random numbers: the graph would not give the same result twice"
+_DATA_DEPENDENT = "shapes or control flow that depend on data are not supported"
+_TRAINING = "it belongs to training"
+_REFUSED = {
+    **dict.fromkeys(
+        ("bernoulli", "multinomial", "native_dropout", "normal", "poisson", "rand", "rand_like", "randint", "randint_like"), _RANDOM
+    ),
+    **dict.fromkeys(("randn", "randn_like", "randperm", "uniform", "exponential", "rrelu_with_noise"), _RANDOM),
+    **dict.fromkeys(("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim"), _DATA_DEPENDENT),
+    **dict.fromkeys(("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm"), _TRAINING),
+}
+_MEANINGLESS = {"layout", "device", "pin_memory", "memory_format", "non_blocking"}
+
+
+def import_program(traced: Traced, name: str) -> Graph:
+    """Returns the graph of a traced model.
+
+    Raises:
+        UnsupportedOperatorsError: operators without a lowering, and writes into buffers or inputs; all of them.
+        ExportError: an output that is not a tensor.
+    """
+    program = traced.program
+    producer = {
+        "framework": "torch",
+        "framework_version": torch.__version__,
+        "exporter_version": exporters.__version__,
+        "options": {"strict": False},
+    }
+    return _Importer(program, GraphBuilder(name, producer=producer)).run(traced)
+
+
+class _Importer:
+    def __init__(self, program: ExportedProgram, builder: GraphBuilder) -> None:
+        self.program = program
+        self.builder = builder
+        self.ctx = Context(builder)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.unsupported: list[Unsupported] = []
+
+    def run(self, traced: Traced) -> Graph:
+        graph = self.program.graph
+        graph.eliminate_dead_code()
+        self._bind_placeholders(traced)
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self._lower(node)
+            elif node.op not in ("placeholder", "output"):
+                self._refuse(node, str(node.target), "higher-order operators are not supported")
+        self._check_mutations()
+        if self.unsupported:
+            raise UnsupportedOperatorsError(self.unsupported)
+        self._bind_outputs()
+        return _without_dead_code(self.builder.build())
+
+    def _bind_placeholders(self, traced: Traced) -> None:
+        names = iter(traced.inputs)
+        placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        for spec in self.program.graph_signature.input_specs:
+            node = placeholders[spec.arg.name]
+            if spec.kind is InputKind.USER_INPUT:
+                if isinstance(spec.arg, TensorArgument):
+                    self.values[node] = self._input(next(names), node)
+                elif isinstance(spec.arg, ConstantArgument):
+                    self.values[node] = spec.arg.value
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                target = str(spec.target)
+                tensor = self.program.state_dict[target] if target in self.program.state_dict else self.program.constants[target]
+                self.values[node] = Known(target, tensor, spec.kind is InputKind.PARAMETER)
+            else:
+                self._refuse(node, spec.kind.name, "only tensors can be constants")
+
+    def _input(self, name: str, node: torch.fx.Node) -> str:
+        value = node.meta["val"]
+        try:
+            return self.builder.input(name, to_dtype(value.dtype), tuple(value.shape))
+        except RefusedError as reason:
+            raise ExportError.of(f"input '{name}'", str(reason)) from None
+
+    def _lower(self, node: torch.fx.Node) -> None:
+        if node.target is operator.getitem:
+            producer, index = node.args
+            self.values[node] = self.values[producer][index]  # type: ignore[index]
+            if self.values[node] is None:
+                self._refuse(producer, str(producer.target), f"its result number {index} cannot be computed")  # type: ignore[arg-type,union-attr]
+                self.values[node] = self._stand_in(node.meta["val"])
+            return
+        if _DROPPED.match(str(node.target)):
+            return
+        self.ctx.node = node
+        self.ctx.source = {"op": str(node.target), "where": _where(node)}
+        try:
+            self.values[node] = self._value_of(node)
+        except (RefusedError, RmlError) as reason:
+            self._refuse(node, str(node.target), str(reason))
+            val = node.meta.get("val")
+            self.values[node] = tuple(map(self._stand_in, val)) if isinstance(val, tuple | list) else self._stand_in(val)
+
+    def _value_of(self, node: torch.fx.Node) -> Any:
+        """Returns a node's value: folded where everything it reads is known and no weight is among it, lowered else."""
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise RefusedError("")
+        packet = str(node.target.overloadpacket)
+        if reason := _REFUSED.get(packet.removeprefix("aten.")):
+            raise RefusedError(reason)
+        operands = [self.values[operand] for operand in node.all_input_nodes]
+        if all(not isinstance(operand, str) and not (isinstance(operand, Known) and operand.parameter) for operand in operands):
+            return self._fold(node)
+        lowering = ATEN.get(str(node.target)) or ATEN.get(packet)
+        if lowering is None:
+            raise RefusedError("")
+        return lowering(self.ctx, *self._arguments(node))
+
+    def _fold(self, node: torch.fx.Node) -> Any:
+        def real(value: torch.fx.Node) -> Any:
+            known = self.values[value]
+            return known.tensor if isinstance(known, Known) else known
+
+        with torch.no_grad():
+            result = node.target(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))  # type: ignore[operator]
+        if isinstance(result, torch.Tensor):
+            return Known(node.name, result, False)
+        if isinstance(result, tuple | list):
+            return tuple(Known(f"{node.name}.{index}", item, False) for index, item in enumerate(result))
+        return result
+
+    def _arguments(self, node: torch.fx.Node) -> list[Any]:
+        """Returns all arguments of the operator's schema, defaults filled in; see ATEN for what a lowering is called with."""
+
+        def lowered(value: torch.fx.Node) -> Any:
+            known = self.values[value]
+            return self.ctx.constant(known) if isinstance(known, Known) else known
+
+        arguments = []
+        for index, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+            if argument.name not in _MEANINGLESS:
+                given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
+                arguments.append(torch.fx.map_arg(given, lowered))
+        return arguments
+
+    def _refuse(self, node: torch.fx.Node, op: str, reason: str) -> None:
+        self.unsupported.append(Unsupported(op, node.name, _where(node), reason))
+
+    def _stand_in(self, value: Any) -> Any:
+        """Returns a value for a refused result, so that the nodes behind it can be tried too; the graph is not built then."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        try:
+            dtype = to_dtype(value.dtype)
+        except RefusedError:
+            dtype = DType.F32
+        return self.builder.input("refused", dtype, [dim if isinstance(dim, int) else 1 for dim in value.shape])
+
+    def _check_mutations(self) -> None:
+        nodes = {node.name: node for node in self.program.graph.nodes}
+        written = {
+            OutputKind.BUFFER_MUTATION: "buffer",
+            OutputKind.USER_INPUT_MUTATION: "input",
+            OutputKind.PARAMETER_MUTATION: "parameter",
+        }
+        for spec in self.program.graph_signature.output_specs:
+            if spec.kind in written:
+                node = nodes[spec.arg.name]
+                self._refuse(node, str(node.target), f"it writes into {written[spec.kind]} '{spec.target}': a graph has no state")
+
+    def _bind_outputs(self) -> None:
+        results = next(node for node in self.program.graph.nodes if node.op == "output").args[0]
+        leaves = pytree.tree_unflatten(list(range(len(results))), self.program.call_spec.out_spec)
+        for name, index in name_outputs(leaves):
+            value = self.values.get(results[index]) if isinstance(results[index], torch.fx.Node) else results[index]
+            if isinstance(value, Known):
+                value = self.ctx.constant(value)
+            if isinstance(value, str):
+                self.builder.output(name, value)
+            elif value is not None:
+                raise ExportError.of(f"output '{name}'", "must be a tensor", repr(value), hint="return tensors only")
+
+
+def _without_dead_code(graph: Graph) -> Graph:
+    """Returns the graph without nodes and constants that no output needs: results of a lowering that the model does not use."""
+    live = graph.output_values()
+    nodes = []
+    for node in reversed(graph.nodes):
+        if any(value.name in live for value in node.outputs):
+            live.update(node.reads())
+            nodes.append(node)
+    return graph.with_nodes(tuple(reversed(nodes)), tuple(constant for constant in graph.constants if constant.name in live))
+
+
+def _where(node: torch.fx.Node) -> str:
+    """Returns ``file.py:line`` of the model's code that made a node: the innermost frame outside torch, or within it where there is no other."""
+    frames = re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")
+    frames = [frame for frame in frames if PurePath(frame[0]).parent != PurePath(__file__).parent]
+    outside = [frame for frame in frames if "torch" not in PurePath(frame[0]).parts]
+    path, line = (outside or frames or [("", "")])[-1]
+    return f"{PurePath(path).name}:{line}" if path else ""

@@ -1,0 +1,93 @@
+"""Lowerings of reductions, their composites (variance), and arg-reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exporters.from_torch.context import ATEN, Context
+from rml_exec.types import DType
+
+Dims = int | Sequence[int] | None
+
+
+def _axes(ctx: Context, x: str, dims: Dims) -> tuple[int, ...]:
+    """Returns torch's dims as axes: None and an empty list mean all of them, and a 0-d tensor has none."""
+    rank = ctx.type(x).rank
+    listed = [dims] if isinstance(dims, int) else list(dims or range(rank))
+    return tuple(sorted({dim % rank for dim in listed})) if rank else ()
+
+
+def _reduce(ctx: Context, x: str, kind: str, dims: Dims, keepdims: bool) -> str:
+    """``sum`` and ``prod`` of nothing are 0 and 1 and ``mean`` of nothing is NaN; ``max`` and ``min`` of nothing are errors, in torch at export."""
+    empty = "error" if kind in ("max", "min") else "identity"
+    return str(ctx.add("reduce", [x], kind=kind, axes=_axes(ctx, x, dims), keepdims=keepdims, nan="propagate", empty=empty))
+
+
+def _accumulating(packet: str, kind: str) -> None:
+    """``sum``, ``mean`` and ``prod``: computed in the result's type (i64 for the sum of bools and integers)."""
+
+    @ATEN.lowers(f"aten.{packet}.default")
+    def whole(ctx: Context, x: str, dtype: object) -> str:
+        return _reduce(ctx, ctx.cast(x, ctx.result().dtype), kind, None, False)
+
+    @ATEN.lowers(*(f"aten.{packet}.{overload}" for overload in ("dim", "dim_int", "dim_IntList")))
+    def along(ctx: Context, x: str, dims: Dims, keepdim: bool, dtype: object) -> str:
+        return _reduce(ctx, ctx.cast(x, ctx.result().dtype), kind, dims, keepdim)
+
+
+for _name in ("sum", "mean", "prod"):
+    _accumulating(_name, _name)
+
+
+@ATEN.lowers("aten.amax", "aten.amin")
+def _amax(ctx: Context, x: str, dims: Dims, keepdim: bool) -> str:
+    return _reduce(ctx, x, "max" if "amax" in ctx.source["op"] else "min", dims, keepdim)
+
+
+@ATEN.lowers("aten.any", "aten.all")
+def _any(ctx: Context, x: str, dims: Dims = None, keepdim: bool = False) -> str:
+    return _reduce(ctx, ctx.cast(x, DType.BOOL), "any" if "any" in ctx.source["op"] else "all", dims, keepdim)
+
+
+def _extreme(packet: str) -> None:
+    @ATEN.lowers(f"aten.{packet}.default")
+    def whole(ctx: Context, x: str) -> str:
+        return _reduce(ctx, x, packet, None, False)
+
+    @ATEN.lowers(f"aten.{packet}.dim")
+    def along(ctx: Context, x: str, dim: int, keepdim: bool) -> tuple[str, str]:
+        return _reduce(ctx, x, packet, dim, keepdim), _arg(ctx, x, packet, dim, keepdim)
+
+    @ATEN.lowers(f"aten.arg{packet}")
+    def arg(ctx: Context, x: str, dim: int | None, keepdim: bool) -> str:
+        result = _arg(ctx, ctx.reshape(x, [ctx.type(x).size]) if dim is None else x, packet, dim or 0, keepdim and dim is not None)
+        return ctx.reshape(result, ctx.result().shape)
+
+
+def _arg(ctx: Context, x: str, kind: str, dim: int, keepdims: bool) -> str:
+    """The first of equals wins and the first NaN beats everything, as measured."""
+    x = x if ctx.type(x).rank else ctx.reshape(x, [1])
+    if ctx.type(x).dtype is DType.BOOL:
+        x = ctx.cast(x, DType.U8)
+    return str(ctx.step("argreduce", [x], kind=kind, axis=ctx.axis(x, dim), keepdims=keepdims, tie="first", nan="first", index_dtype="i64"))
+
+
+for _name in ("max", "min"):
+    _extreme(_name)
+
+
+@ATEN.lowers("aten.var.correction")
+def _variance(ctx: Context, x: str, dims: Dims, correction: float | None, keepdim: bool) -> str:
+    """Two passes: the mean, then the sum of squared distances from it, divided by the count less the correction."""
+    dtype, axes = ctx.result().dtype, _axes(ctx, x, dims)
+    mean = ctx.step("reduce", [x], kind="mean", axes=axes, keepdims=True, nan="propagate", empty="identity")
+    distance = ctx.step("sub", [x, mean])
+    square = ctx.step("mul", [distance, distance])
+    total = ctx.step("reduce", [square], kind="sum", axes=axes, keepdims=keepdim, nan="propagate", empty="identity")
+    count = ctx.type(x).size // max(ctx.type(mean).size, 1) - (1 if correction is None else correction)
+    return str(ctx.add("div", [total, ctx.scalar(max(count, 0), dtype)], rounding="true"))
+
+
+@ATEN.lowers("aten.var_mean.correction")
+def _variance_and_mean(ctx: Context, x: str, dims: Dims, correction: float | None, keepdim: bool) -> tuple[str, str]:
+    return _variance(ctx, x, dims, correction, keepdim), _reduce(ctx, x, "mean", dims, keepdim)

@@ -1,0 +1,77 @@
+"""The torch models of the zoo: seeded weights, every statistic and bias randomised (zeros and ones would hide errors), evaluation mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from exporters.models.zoo import zoo_model
+
+if TYPE_CHECKING:
+    import torch
+
+__all__: list[str] = []
+
+
+def _randomised(module: torch.nn.Module) -> torch.nn.Module:
+    """Draws all of a module's numbers anew, so that activations keep an rms near 1 and no bias or statistic is 0 or 1; returns it in evaluation mode."""
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            kind = name.rpartition(".")[2]
+            if tensor.dim() > 1:
+                torch.nn.init.kaiming_normal_(tensor)
+            elif kind == "running_var" or (kind == "weight" and tensor.dim() == 1):
+                tensor.uniform_(0.5, 1.5)
+            elif kind == "running_mean" or kind.endswith("bias"):
+                tensor.normal_(0, 0.1)
+    return module.eval()
+
+
+@zoo_model("torch_mlp", description="784-512-512-10, relu")
+def torch_mlp() -> tuple[Any, Any]:
+    import torch
+    from torch import nn
+
+    class Mlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layers(x)
+
+    torch.manual_seed(1)
+    return _randomised(Mlp()), (torch.randn(1, 784),)
+
+
+@zoo_model("torch_cnn", description="three convolutions with batch norm, relu and pools on 3x32x32, 10 classes")
+def torch_cnn() -> tuple[Any, Any]:
+    import torch
+    from torch import nn
+
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    class Cnn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [*block(3, 32), nn.MaxPool2d(2), *block(32, 64), nn.MaxPool2d(2), *block(64, 128), nn.AdaptiveAvgPool2d(1)]
+            self.features = nn.Sequential(*layers)
+            self.classifier = nn.Linear(128, 10)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.classifier(self.features(x).flatten(1))
+
+    torch.manual_seed(2)
+    return _randomised(Cnn()), (torch.randn(1, 3, 32, 32),)
+
+
+@zoo_model("torch_transformer", description="nn.TransformerEncoder: 4 layers, width 256, 8 heads, gelu, 64 tokens")
+def torch_transformer() -> tuple[Any, Any]:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(256, 8, 1024, activation="gelu", batch_first=True)
+    return _randomised(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)), (torch.randn(1, 64, 256),)

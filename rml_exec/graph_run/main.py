@@ -1,0 +1,67 @@
+"""The command ``rml-graph-run``: one model, one line of JSON on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rml_exec.errors import RmlError
+from rml_exec.graph_run.runner import RunOptions, run_model
+
+__all__ = ["main"]
+
+
+def _at_least(minimum: int) -> type:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {minimum}; got {text}")
+        return value
+
+    parse.__name__ = "whole number"
+    return parse  # type: ignore[return-value]
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"must not be negative; got {text}")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rml-graph-run",
+        description="Runs one exported model and prints one line of JSON.",
+        epilog="exit codes: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable on this machine",
+    )
+    parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, or its .json")
+    parser.add_argument("--inputs", type=Path, metavar="FILE", help="inputs, and outputs to check against (default MODEL.golden.safetensors)")
+    parser.add_argument("--check", action="store_true", help="compare the outputs with the golden, under the golden's own tolerance")
+    parser.add_argument("--rtol", type=_tolerance, metavar="R", help="relative tolerance instead of the golden's")
+    parser.add_argument("--atol", type=_tolerance, metavar="A", help="absolute tolerance instead of the golden's")
+    parser.add_argument("--bench", type=_at_least(1), default=0, metavar="N", help="time N runs")
+    parser.add_argument("--warmup", type=_at_least(0), default=10, metavar="N", help="runs before the timed ones (default 10)")
+    parser.add_argument("--threads", type=_at_least(1), metavar="N", help="threads (default RML_NUM_THREADS, else all the process may use)")
+    parser.add_argument("--profile", action="store_true", help="time per kind of step, slowest first")
+    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="turn every fusion off")
+    parser.add_argument("--numerics", choices=("fast", "exact"), default="fast", help="exact: IEEE, the same bits on every machine with FMA")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable."""
+    arguments = vars(_parser().parse_args(argv))
+    model = arguments.pop("model")
+    try:
+        report = run_model(model, RunOptions(**arguments))
+    except RmlError as error:
+        print(f"rml-graph-run: {error}", file=sys.stderr)
+        return error.exit_code
+    if report.comparison is not None and report.comparison.reason:
+        print(f"rml-graph-run: {model}: {report.comparison.reason}", file=sys.stderr)
+    print(report.to_json())
+    return 0 if report.passed else 1
+

@@ -1,0 +1,153 @@
+"""What ``rml-graph-run`` does, as a library: load, run once, check, time, profile."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rml_exec.errors import GraphFormatError, InputError
+from rml_exec.graph_run.compare import Comparison, compare_with_golden
+from rml_exec.graph_run.latency import Latency, measure, summarize
+from rml_exec.ir.format import model_paths
+from rml_exec.ir.golden import Golden, graph_hashes, read_golden
+from rml_exec.loading import load_graph
+from rml_exec.runtime.executor import Executor
+from rml_exec.runtime.profile import ProfileRow, summarize_by_label
+
+__all__ = ["Report", "RunOptions", "golden_path", "load_golden", "run_model"]
+
+_PROFILED_RUNS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What to do with a model; the fields are the command's options.
+
+    Attributes:
+        inputs: golden file with inputs (and outputs to check against); None means ``MODEL.golden.safetensors``.
+        check: compare one run's outputs with the golden.
+        rtol: relative tolerance instead of the golden's own.
+        atol: absolute tolerance instead of the golden's own.
+        bench: calls to time, 0 for none.
+        warmup: calls before them, not timed.
+        threads: threads to use, None for all that the process may use.
+        profile: report the time per step label.
+        fuse: False turns every fusion off.
+        numerics: "fast" or "exact".
+    """
+
+    inputs: Path | None = None
+    check: bool = False
+    rtol: float | None = None
+    atol: float | None = None
+    bench: int = 0
+    warmup: int = 10
+    threads: int | None = None
+    profile: bool = False
+    fuse: bool = True
+    numerics: str = "fast"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found. ``to_json`` is the command's one line of output."""
+
+    model: str
+    threads: int
+    load_ms: float
+    comparison: Comparison | None = None
+    latency: Latency | None = None
+    profile: tuple[ProfileRow, ...] | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.comparison is None or self.comparison.passed
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the fields in the order in which the command prints them; a number that is not finite becomes null."""
+        found: dict[str, object] = {"model": self.model, "threads": self.threads, "load_ms": self.load_ms}
+        if self.comparison is not None:
+            found["check"] = "pass" if self.comparison.passed else "fail"
+            found["max_abs_error"] = _finite(self.comparison.max_abs_error)
+            found["max_rel_error"] = _finite(self.comparison.max_rel_error)
+        if self.latency is not None:
+            found.update(asdict(self.latency))
+        if self.profile is not None:
+            found["profile"] = [asdict(row) for row in self.profile]
+        return found
+
+    def to_json(self) -> str:
+        """Returns one line of JSON."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def golden_path(model: str | Path) -> Path:
+    """Returns where the golden of a model lies: ``MODEL.golden.safetensors``."""
+    return model_paths(model).golden
+
+
+def load_golden(model: str | Path, path: Path | None = None) -> Golden:
+    """Returns a golden that belongs to the model.
+
+    Raises:
+        GraphFormatError: the file is missing or broken.
+        InputError: its hashes are those of another graph or other weights.
+    """
+    source = golden_path(model) if path is None else path
+    golden = read_golden(source)
+    for key, found in graph_hashes(model_paths(model).graph).items():
+        if key in golden.metadata and golden.metadata[key] != found:
+            raise InputError.of(
+                str(source), f"is the golden of another model: its {key} must be that of {model}",
+                f"{golden.metadata[key][:12]}..., the model has {found[:12]}...", hint="export the model again",
+            )
+    return golden
+
+
+def _checked_outputs(executor: Executor, golden: Golden, source: object) -> None:
+    missing = [name for name in executor.output_names if name not in golden.outputs]
+    if missing:
+        raise GraphFormatError.of(str(source), "must hold every output of the model to check against", f"no out.{missing[0]}")
+
+
+def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
+    """Returns what running the model showed.
+
+    The order is the one that users can reason about: load and create (timed as ``load_ms``), one run, whose outputs are the ones checked and
+    which is not timed, then the warm-up and the timed runs, then the profiled ones.
+
+    Args:
+        model: path prefix or ``.json`` of an exported model.
+        options: what to do; default nothing but one run.
+
+    Raises:
+        RmlError: a bad model, golden, input or option.
+    """
+    options = options or RunOptions()
+    start = time.perf_counter()
+    executor = Executor.create(load_graph(model), threads=options.threads, fuse=options.fuse, numerics=options.numerics)
+    load_ms = (time.perf_counter() - start) * 1e3
+    golden = load_golden(model, options.inputs)
+    inputs: Mapping[str, np.ndarray] = golden.inputs
+    if options.check:
+        _checked_outputs(executor, golden, options.inputs or golden_path(model))
+    outputs = executor.run(inputs)
+    comparison = compare_with_golden(outputs, golden, rtol=options.rtol, atol=options.atol) if options.check else None
+    latency = None
+    if options.bench:
+        latency = summarize(measure(lambda: executor.run(inputs), iterations=options.bench, warmup=options.warmup))
+    profile = None
+    if options.profile:
+        profiles = [executor.run_profiled(inputs)[1] for _ in range(options.bench or _PROFILED_RUNS)]
+        profile = tuple(summarize_by_label(profiles))
+    return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile)

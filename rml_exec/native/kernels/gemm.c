@@ -1,0 +1,177 @@
+// Matrix product with a packed right side: C[m, n] = A[m, k] B[k, n] + bias[n], f32, row-major, batched.
+//
+// gemm     A rows are lda apart and k contiguous floats each; C rows ldc apart; any alignment. C is written, never read. No operand may
+//          overlap C. Only the m x k, m x n and n elements named are touched. b_batch_stride 0: one B for the whole batch.
+// pack_b   B with any row and column stride into the format of gemm.h.
+//
+// Loops, outermost first: blocks of about 192 rows, panels of B, row tiles. A panel is read once from far away and then from L2 by every
+// row tile. No packing of A and no blocking over k: a 6x64 tile needs 11 bytes of B a cycle, which even L3 delivers.
+#include "gemm.h"
+
+// One row times several whole panels at once, where one panel has too few accumulators to hide the latency of FMA.
+#if W == 16
+#define ROW_PANELS 2
+#elif defined(RML_USE_NEON)
+#define ROW_PANELS 2
+#else
+#define ROW_PANELS 4
+#endif
+
+// One tile: rows and vectors are in the function's name.
+typedef struct tile {
+  int64_t k, lda, ldc;
+  const float *a, *b, *bias;
+  float *c;
+  int last;  // columns in the last vector
+} tile;
+
+INL void tile_run(const tile *t, const int mr, const int nv) {
+  gemm_accumulators c;
+  float total[GEMM_MR * GEMM_NR];
+  const float *a[GEMM_MR], *b = t->b;
+  for (int i = 0; i < mr; i++) a[i] = t->a + i * t->lda;
+  gemm_seed(c, t->bias, t->last, mr, nv);
+  int64_t left = t->k;
+  for (int first = 1; left > GEMM_KB; left -= GEMM_KB, first = 0) {
+    gemm_multiply(c, a, b, GEMM_KB, mr, nv);
+    gemm_flush(c, total, first, mr, nv);
+    for (int i = 0; i < mr; i++) a[i] += GEMM_KB;
+    b += GEMM_KB * nv * W;
+  }
+  gemm_multiply(c, a, b, left, mr, nv);
+  gemm_store(c, t->k > GEMM_KB ? total : 0, t->c, t->ldc, t->last, mr, nv);
+}
+
+#define TILE(mr, nv) \
+  static void tile_##mr##x##nv(const tile *t) { tile_run(t, mr, nv); }
+TILES(TILE)
+static void (*const tile_functions[GEMM_MR + 1][GEMM_NV + 1])(const tile *) = TILE_TABLE;
+
+// One row times ROW_PANELS whole panels.
+static void row_times_panels(const tile *t) {
+  enum { NV = ROW_PANELS * GEMM_NV };
+  vf c[NV], total[NV];
+  for (int j = 0; j < NV; j++) c[j] = t->bias ? vf_load(t->bias + j * W) : vf1(0);
+  for (int64_t k0 = 0;;) {
+    int64_t end = t->k - k0 > GEMM_KB ? k0 + GEMM_KB : t->k;
+    for (int64_t k = k0; k < end; k++) {
+      vf x = vf1(t->a[k]);
+      UNROLL(16)
+      for (int j = 0; j < NV; j++) c[j] = vf_fma(x, vf_load(t->b + (j / GEMM_NV * t->k + k) * GEMM_NR + j % GEMM_NV * W), c[j]);
+    }
+    UNROLL(16)
+    for (int j = 0; j < NV; j++) {
+      total[j] = k0 ? total[j] + c[j] : c[j];
+      c[j] = vf1(0);
+    }
+    if (end == t->k) break;
+    k0 = end;
+  }
+  for (int j = 0; j < NV; j++) vf_store(t->c + j * W, total[j]);
+}
+
+// Cycles per k that the thread with most work needs: one FMA a cycle, and 16 bytes a cycle for the rows and columns it reads.
+static int64_t share_cost(int64_t tiles, int64_t panels) {
+  return tiles * panels * GEMM_MR * GEMM_NV + (tiles * GEMM_MR + panels * GEMM_NR) / 4;
+}
+
+gemm_share RML_KERNEL(gemm_share_of)(int64_t tiles, int64_t panels, int64_t k, int thread, int threads) {
+  enum { SERIAL_MACS = 32768 };  // below, waking up the other core's cache costs more than it brings
+  int rows = 1, columns = 1;
+  if (tiles * panels * GEMM_MR * GEMM_NR * k >= SERIAL_MACS) {
+    int64_t best = INT64_MAX;
+    for (int across = 1; across <= threads; across++) {
+      int down = threads / across;
+      int64_t cost = share_cost((tiles + down - 1) / down, (panels + across - 1) / across);
+      if (cost < best) best = cost, rows = down, columns = across;
+    }
+  }
+  gemm_share share = {0};
+  if (thread < rows * columns) {
+    rml_share(tiles, thread / columns, rows, &share.tile_begin, &share.tile_end);
+    rml_share(panels, thread % columns, columns, &share.panel_begin, &share.panel_end);
+  }
+  return share;
+}
+
+// Tiles [begin, end) of one matrix against the share's panels; b and bias are those of the whole matrix.
+static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t end, const gemm_share *share) {
+  const float *a = t.a, *b = t.b, *bias = t.bias;
+  float *c = t.c;
+  int64_t tiles = gemm_tiles(m);
+  for (int64_t block = begin; block < end; block += GEMM_ROW_BLOCK_TILES) {
+    int64_t block_end = end - block < GEMM_ROW_BLOCK_TILES ? end : block + GEMM_ROW_BLOCK_TILES;
+    for (int64_t panel = share->panel_begin, step; panel < share->panel_end; panel += step) {
+      gemm_columns columns = gemm_panel_columns(n, panel);
+      t.b = b + panel * GEMM_NR * t.k;
+      t.bias = bias ? bias + panel * GEMM_NR : 0;
+      t.last = columns.last;
+      step = 1;
+      if (m == 1 && share->panel_end - panel >= ROW_PANELS && n - panel * GEMM_NR >= ROW_PANELS * GEMM_NR) {
+        t.a = a, t.c = c + panel * GEMM_NR;
+        row_times_panels(&t);
+        step = ROW_PANELS;
+        continue;
+      }
+      for (int64_t i = block; i < block_end; i++) {
+        int64_t row = gemm_tile_row(m, tiles, i), rows = gemm_tile_row(m, tiles, i + 1) - row;
+        t.a = a + row * t.lda, t.c = c + row * t.ldc + panel * GEMM_NR;
+        tile_functions[rows][columns.vectors](&t);
+      }
+    }
+  }
+}
+
+void RML_KERNEL(gemm)(const rml_args *args) {
+  const int64_t *p = args->p;
+  int64_t batch = p[0], m = p[1], n = p[2], k = p[3], tiles = gemm_tiles(m);
+  gemm_share share = RML_KERNEL(gemm_share_of)(batch * tiles, gemm_panels(n), k, args->thread, args->threads);
+  for (int64_t i = share.tile_begin; i < share.tile_end;) {
+    int64_t item = i / tiles, begin = i % tiles, end = share.tile_end - item * tiles;
+    if (end > tiles) end = tiles;
+    tile t = {.k = k, .lda = p[4], .ldc = p[5], .a = (const float *)args->ptr[1] + item * p[6],
+              .b = (const float *)args->ptr[2] + item * p[7], .bias = args->ptr[3], .c = (float *)args->ptr[0] + item * p[8]};
+    multiply_tiles(t, m, n, begin, end, &share);
+    i = item * tiles + end;
+  }
+}
+
+// One panel of `columns` columns, rows of `width` floats. Column by column in blocks of rows where columns are contiguous (a transposed
+// matrix), so that both sides stay in L1; row by row otherwise.
+static void pack_panel(float *dst, const float *b, int64_t k, int64_t columns, int64_t width, int64_t row_stride, int64_t col_stride) {
+  enum { ROWS = 16 };
+  for (int64_t row = 0; row < k; row += ROWS) {
+    int64_t end = k - row < ROWS ? k : row + ROWS;
+    if (col_stride == 1) {
+      for (int64_t i = row; i < end; i++) memcpy(dst + i * width, b + i * row_stride, (size_t)columns * sizeof(float));
+    } else {
+      for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = row; i < end; i++) dst[i * width + j] = b[i * row_stride + j * col_stride];
+    }
+    for (int64_t i = row; i < end; i++)
+      for (int64_t j = columns; j < width; j++) dst[i * width + j] = 0;
+  }
+}
+
+static void pack_panels(float *dst, const float *b, int64_t k, int64_t n, int64_t rs, int64_t cs, int64_t begin, int64_t end) {
+  for (int64_t panel = begin; panel < end; panel++) {
+    int64_t column = panel * GEMM_NR, columns = n - column < GEMM_NR ? n - column : GEMM_NR;
+    pack_panel(dst + column * k, b + column * cs, k, columns, gemm_vectors(columns) * W, rs, cs);
+  }
+}
+
+void RML_KERNEL(pack_b_matrix)(float *dst, const float *b, int64_t k, int64_t n, int64_t row_stride, int64_t col_stride) {
+  pack_panels(dst, b, k, n, row_stride, col_stride, 0, gemm_panels(n));
+}
+
+void RML_KERNEL(pack_b)(const rml_args *args) {
+  const int64_t *p = args->p;
+  int64_t batch = p[0], k = p[1], n = p[2], panels = gemm_panels(n), begin, end;
+  rml_share(batch * panels, args->thread, args->threads, &begin, &end);
+  while (begin < end) {
+    int64_t item = begin / panels, first = begin % panels, last = end - item * panels < panels ? end - item * panels : panels;
+    float *dst = (float *)args->ptr[0] + item * gemm_packed_floats(k, n);
+    pack_panels(dst, (const float *)args->ptr[1] + item * p[3], k, n, p[4], p[5], first, last);
+    begin = item * panels + last;
+  }
+}

@@ -1,0 +1,124 @@
+// Tables of vmath.h: piecewise polynomials in t = u - centre, one column per segment.
+// Row 0 holds the centres, row 1 + k the coefficients of t^k. Segment i covers [(i - 1/2) width, (i + 1/2) width], the first one [0, width/2].
+//
+// How they were made: minimax fit of the relative error by linear programming (mpmath, 40 digits), coefficients rounded to float32 from the
+// lowest power up with the others refitted after each rounding; a centre is a float near the middle of its segment at which the function is
+// very nearly a float, so that the constant term has almost no rounding error (S. Gal, "An accurate elementary mathematical library for the
+// IEEE floating point standard", ACM TOMS 17 (1991)). The last segment of the first three is shifted up by 0.3 x 2^-24, so that u f(u) reaches
+// 1 and a min() saturates there exactly.
+#ifndef RML_VMATH_TABLES_H
+#define RML_VMATH_TABLES_H
+
+// tanh(u)/u, width 0.59375; approximation error 0.122 x 2^-24.
+static const float tanh_table[9][16] __attribute__((aligned(64), unused)) = {
+    {0x1.359b14p-3f, 0x1.2f837cp-1f, 0x1.3153e6p+0f, 0x1.c8a84cp+0f, 0x1.2fe018p+1f, 0x1.7bb5f8p+1f, 0x1.c7dd46p+1f, 0x1.09cdf4p+2f,
+     0x1.2fc446p+2f, 0x1.55c81p+2f, 0x1.7bd718p+2f, 0x1.a25fecp+2f, 0x1.c7d788p+2f, 0x1.ee1a44p+2f, 0x1.09f15p+3f, 0x1.1ce3d6p+3f},
+    {0x1.fc228cp-1f, 0x1.cb6806p-1f, 0x1.64e906p-1f, 0x1.0f44b4p-1f, 0x1.a7ebcp-2f, 0x1.575d2cp-2f, 0x1.1f0f8ep-2f, 0x1.ecdeeep-3f,
+     0x1.af6c8ap-3f, 0x1.7f7a96p-3f, 0x1.59110cp-3f, 0x1.394988p-3f, 0x1.1f89b4p-3f, 0x1.0945d2p-3f, 0x1.ecdbaep-4f, 0x1.cc145p-4f},
+    {-0x1.955d2p-4f, -0x1.3747e8p-2f, -0x1.4d68e2p-2f, -0x1.e5b21p-3f, -0x1.47bb62p-3f, -0x1.c06dap-4f, -0x1.3eb4aep-4f, -0x1.d8be5p-5f,
+     -0x1.6b101ep-5f, -0x1.1f174ap-5f, -0x1.d10cd6p-6f, -0x1.7f5feap-6f, -0x1.42f49ep-6f, -0x1.12e13ap-6f, -0x1.da6e56p-7f,
+     -0x1.9d6c7p-7f},
+    {-0x1.43097ep-2f, -0x1.0b8384p-3f, 0x1.d92f94p-5f, 0x1.38d56cp-4f, 0x1.b49d8ep-5f, 0x1.115cp-5f, 0x1.5728dcp-6f, 0x1.bf8536p-7f,
+     0x1.2fe3f4p-7f, 0x1.acf194p-8f, 0x1.391ea2p-8f, 0x1.d4ffcep-9f, 0x1.6ab1dp-9f, 0x1.1cd2b4p-9f, 0x1.c8afa4p-10f, 0x1.737f3ep-10f},
+    {0x1.3b5c2ap-4f, 0x1.4662f4p-3f, 0x1.6a496p-5f, -0x1.30c456p-7f, -0x1.b612dcp-7f, -0x1.242bd2p-7f, -0x1.5a1b48p-8f, -0x1.9a469p-9f,
+     -0x1.f526ap-10f, -0x1.3e4eb8p-10f, -0x1.a4704ap-11f, -0x1.1e8a7cp-11f, -0x1.973032p-12f, -0x1.2703b4p-12f, -0x1.b790f8p-13f,
+     -0x1.4dbe88p-13f},
+    {0x1.d9847p-4f, -0x1.65c266p-6f, -0x1.5b3eeep-5f, -0x1.f24a7p-8f, 0x1.7184c2p-10f, 0x1.e8af24p-10f, 0x1.369812p-10f, 0x1.61be72p-11f,
+     0x1.903622p-12f, 0x1.d0baep-13f, 0x1.18163cp-13f, 0x1.5cdb1p-14f, 0x1.c85246p-15f, 0x1.3197fap-15f, 0x1.a70a2p-16f, 0x1.2c247ep-16f},
+    {-0x1.6fab0ap-5f, -0x1.82256cp-5f, 0x1.e49ba4p-7f, 0x1.abad38p-8f, 0x1.ba7722p-11f, -0x1.83e708p-13f, -0x1.bd2c24p-13f,
+     -0x1.11a36cp-13f, -0x1.1ffb14p-14f, -0x1.33c2cep-15f, -0x1.5fdff2p-16f, -0x1.92a3cep-17f, -0x1.9f99a4p-18f, -0x1.88d002p-18f,
+     -0x1.9e0e8cp-19f, -0x1.70e602p-19f},
+    {-0x1.4ad858p-5f, 0x1.a4d44ep-6f, 0x1.23c126p-9f, -0x1.6c3dfep-9f, -0x1.6a676ep-11f, -0x1.29112ep-14f, 0x1.6bb25ap-16f,
+     0x1.6159b2p-16f, 0x1.86d212p-17f, 0x1.c10c48p-18f, 0x1.beb5bep-19f, 0x1.f14da2p-20f, 0x1.049eecp-20f, 0x1.0444cep-21f,
+     0x1.62ce16p-22f, 0x1.cb8f26p-24f},
+    {0x1.6d505cp-6f, 0x1.6752acp-8f, -0x1.46562p-8f, 0x1.4c7964p-11f, 0x1.4d16e4p-12f, 0x1.a4e3ep-17f, -0x1.bf9cd2p-17f, -0x1.6926c8p-18f,
+     -0x1.6d8292p-16f, -0x1.1c0918p-16f, -0x1.97c03cp-18f, -0x1.f95452p-19f, -0x1.2addcap-17f, 0x1.e54588p-18f, 0x1.42109p-22f,
+     0x1.4066ecp-18f},
+};
+
+// erf(u)/u, width 0.2578125; approximation error 0.064 x 2^-24.
+static const float erf_table[7][16] __attribute__((aligned(64), unused)) = {
+    {0x1.03d2d2p-4f, 0x1.074728p-2f, 0x1.0869c4p-1f, 0x1.8acd56p-1f, 0x1.088dp+0f, 0x1.4a41a4p+0f, 0x1.8c038cp+0f, 0x1.ce5fccp+0f,
+     0x1.07e59ap+1f, 0x1.2910bp+1f, 0x1.49de14p+1f, 0x1.6aeb4ep+1f, 0x1.8c3e0cp+1f, 0x1.ad128cp+1f, 0x1.ce0cacp+1f, 0x1.eefab8p+1f},
+    {0x1.207a64p+0f, 0x1.1a9fdp+0f, 0x1.091d9p+0f, 0x1.e1103ap-1f, 0x1.a828e8p-1f, 0x1.71db5ep-1f, 0x1.417b56p-1f, 0x1.1875aap-1f,
+     0x1.eeea82p-2f, 0x1.b8c4bap-2f, 0x1.8d3db2p-2f, 0x1.69236cp-2f, 0x1.4ac892p-2f, 0x1.317a16p-2f, 0x1.1bacd6p-2f, 0x1.08cd8ep-2f},
+    {-0x1.85f6aap-5f, -0x1.7cc1ep-3f, -0x1.53d1a8p-2f, -0x1.a4e75cp-2f, -0x1.b49428p-2f, -0x1.93d15cp-2f, -0x1.5b66bap-2f,
+     -0x1.1e0e44p-2f, -0x1.d0207cp-3f, -0x1.77474ep-3f, -0x1.331db8p-3f, -0x1.fcf634p-4f, -0x1.ab50bp-4f, -0x1.6c7faep-4f,
+     -0x1.3a56e4p-4f, -0x1.11e882p-4f},
+    {-0x1.7e5eccp-2f, -0x1.551562p-2f, -0x1.c5e94p-3f, -0x1.6ee1dap-4f, 0x1.94eaa4p-6f, 0x1.7907c4p-4f, 0x1.dc10c6p-4f, 0x1.c87a22p-4f,
+     0x1.805ap-4f, 0x1.2e3cep-4f, 0x1.d09f56p-5f, 0x1.6408e8p-5f, 0x1.13703ap-5f, 0x1.b2b3cap-6f, 0x1.5c47eap-6f, 0x1.1b523p-6f},
+    {0x1.d2dcb8p-6f, 0x1.b73ac2p-4f, 0x1.59e34p-3f, 0x1.5628fap-3f, 0x1.e416eap-4f, 0x1.d4717ep-5f, 0x1.25a5fp-7f, -0x1.20f7eap-6f,
+     -0x1.aa10b2p-6f, -0x1.92153ep-6f, -0x1.424122p-6f, -0x1.e12a1p-7f, -0x1.5eefe4p-7f, -0x1.025472p-7f, -0x1.819698p-8f,
+     -0x1.24f88p-8f},
+    {0x1.c6f6fep-4f, 0x1.65b782p-4f, 0x1.cf3764p-6f, -0x1.d19164p-6f, -0x1.dc2bacp-5f, -0x1.c95622p-5f, -0x1.2accf6p-5f, -0x1.015c6ap-6f,
+     -0x1.239e22p-9f, 0x1.f5b028p-9f, 0x1.4d7a4p-8f, 0x1.1f3636p-8f, 0x1.aa3476p-9f, 0x1.2e391cp-9f, 0x1.a93ap-10f, 0x1.2eec76p-10f},
+    {-0x1.538d8p-7f, -0x1.2b2c06p-5f, -0x1.97709cp-5f, -0x1.22b55cp-5f, -0x1.340a46p-7f, 0x1.612564p-7f, 0x1.1bf7b2p-6f, 0x1.c52f32p-7f,
+     0x1.e1c854p-8f, 0x1.377788p-9f, -0x1.950efcp-15f, -0x1.a67ffp-11f, -0x1.ac242ap-11f, -0x1.444614p-11f, -0x1.b5bb6cp-12f,
+     -0x1.4ddf5cp-12f},
+};
+
+// erf(u/sqrt 2)/u, width 0.375; approximation error 0.069 x 2^-24.
+static const float gelu_table[7][16] __attribute__((aligned(64), unused)) = {
+    {0x1.734a24p-4f, 0x1.7d9b9p-2f, 0x1.7e8606p-1f, 0x1.1f691ap+0f, 0x1.80a176p+0f, 0x1.e0f176p+0f, 0x1.200bacp+1f, 0x1.50782ep+1f,
+     0x1.7fcb0ap+1f, 0x1.b012bep+1f, 0x1.e065ap+1f, 0x1.07dad4p+2f, 0x1.203d68p+2f, 0x1.38297p+2f, 0x1.4fc69ep+2f, 0x1.683adcp+2f},
+    {0x1.97f548p-1f, 0x1.8f4146p-1f, 0x1.757e72p-1f, 0x1.50c23ep-1f, 0x1.27755cp-1f, 0x1.0019d4p-1f, 0x1.bbec94p-2f, 0x1.823634p-2f,
+     0x1.549724p-2f, 0x1.2f21eep-2f, 0x1.10cb1ap-2f, 0x1.f0bd4ep-3f, 0x1.c6bab6p-3f, 0x1.a3e26p-3f, 0x1.865b08p-3f, 0x1.6bdb44p-3f},
+    {-0x1.8a05d2p-6f, -0x1.85783ap-4f, -0x1.5920f6p-3f, -0x1.a8d0dap-3f, -0x1.b2cfbp-3f, -0x1.8c56ep-3f, -0x1.50cfdap-3f, -0x1.12359p-3f,
+     -0x1.ba32b4p-4f, -0x1.63f57ap-4f, -0x1.21fa7ap-4f, -0x1.e1a0f6p-5f, -0x1.93cf7p-5f, -0x1.585528p-5f, -0x1.299c6cp-5f,
+     -0x1.0293bep-5f},
+    {-0x1.0e55d8p-3f, -0x1.df596cp-4f, -0x1.383aa2p-4f, -0x1.c54906p-6f, 0x1.91fe18p-7f, 0x1.1c3fcp-5f, 0x1.52e116p-5f, 0x1.3a062ep-5f,
+     0x1.027a12p-5f, 0x1.8fe064p-6f, 0x1.2f5856p-6f, 0x1.d0a086p-7f, 0x1.6620f2p-7f, 0x1.1a4b24p-7f, 0x1.c5c712p-8f, 0x1.6f840ap-8f},
+    {0x1.d7afa6p-8f, 0x1.c060cap-6f, 0x1.5c7b86p-5f, 0x1.506cf6p-5f, 0x1.c80094p-6f, 0x1.8f6bbep-7f, 0x1.73cc5p-11f, -0x1.50c1b4p-8f,
+     -0x1.ae5f74p-8f, -0x1.7fd19p-8f, -0x1.28c198p-8f, -0x1.b504c8p-9f, -0x1.3b24f6p-9f, -0x1.cde7ccp-10f, -0x1.59c0b2p-10f,
+     -0x1.051d34p-10f},
+    {0x1.419488p-6f, 0x1.f2f2ccp-7f, 0x1.25840ep-8f, -0x1.76c3e2p-8f, -0x1.5712cap-7f, -0x1.36581p-7f, -0x1.7a5c2ap-8f, -0x1.1c55b6p-9f,
+     -0x1.963aep-15f, 0x1.9e7c92p-11f, 0x1.ce5d3p-11f, 0x1.7635d8p-11f, 0x1.0c41f4p-11f, 0x1.765fbp-12f, 0x1.070622p-12f,
+     0x1.735f58p-13f},
+    {-0x1.55a5acp-10f, -0x1.3124e4p-8f, -0x1.957acap-8f, -0x1.123838p-8f, -0x1.a86214p-11f, 0x1.997b88p-10f, 0x1.19ca2ep-9f,
+     0x1.9a2f88p-10f, 0x1.88005cp-11f, 0x1.9a4a8ep-13f, -0x1.b8d63cp-15f, -0x1.cb3cbcp-14f, -0x1.8d3508p-14f, -0x1.20d414p-14f,
+     -0x1.9a742cp-15f, -0x1.2213a8p-15f},
+};
+
+// exp(u^2/2) (1 - Phi(u)), the ratio of Mills with the normal distribution function Phi, width 0.46875; approximation error 0.034 x 2^-24.
+static const float mills_table[8][32] __attribute__((aligned(64), unused)) = {
+    {0x1.e2e3bcp-4f, 0x1.e16d92p-2f, 0x1.e015dp-1f, 0x1.6724dp+0f, 0x1.e0465ap+0f, 0x1.2c7844p+1f, 0x1.677262p+1f, 0x1.a38546p+1f,
+     0x1.dfbf2ep+1f, 0x1.0dfe28p+2f, 0x1.2c3608p+2f, 0x1.4a01ecp+2f, 0x1.67d2ecp+2f, 0x1.863eb6p+2f, 0x1.a3cf76p+2f, 0x1.c1c722p+2f,
+     0x1.dfbefep+2f, 0x1.fe1632p+2f, 0x1.0e21cap+3f, 0x1.1cf5dcp+3f, 0x1.2c02acp+3f, 0x1.3b0688p+3f, 0x1.49fe46p+3f, 0x1.58fb16p+3f,
+     0x1.68197ap+3f, 0x1.76e8cp+3f, 0x1.85ed6ap+3f, 0x1.94fc56p+3f, 0x1.a41456p+3f, 0x1.b31cd2p+3f, 0x1.c1db36p+3f, 0x1.d1106p+3f},
+    {0x1.d32f7ap-2f, 0x1.6cf8c8p-2f, 0x1.14e0a6p-2f, 0x1.b817cp-3f, 0x1.68e4b8p-3f, 0x1.306144p-3f, 0x1.07198ep-3f, 0x1.cd5174p-4f,
+     0x1.99f418p-4f, 0x1.707e68p-4f, 0x1.4e4e1p-4f, 0x1.322052p-4f, 0x1.1a34fcp-4f, 0x1.054b4p-4f, 0x1.e75f9ap-5f, 0x1.c822eep-5f,
+     0x1.ac9ab8p-5f, 0x1.93e092p-5f, 0x1.7ded34p-5f, 0x1.6a8952p-5f, 0x1.58c054p-5f, 0x1.48a65p-5f, 0x1.3a044cp-5f, 0x1.2c9acp-5f,
+     0x1.202df4p-5f, 0x1.14f586p-5f, 0x1.0a6fp-5f, 0x1.00a632p-5f, 0x1.ef1128p-6f, 0x1.de255p-6f, 0x1.cea1d2p-6f, 0x1.bfa56ep-6f},
+    {-0x1.617064p-2f, -0x1.d9dad6p-3f, -0x1.29cbd8p-3f, -0x1.8f402p-4f, -0x1.17f14p-4f, -0x1.9a1acap-5f, -0x1.38cf78p-5f, -0x1.e86162p-6f,
+     -0x1.863636p-6f, -0x1.3e1a9p-6f, -0x1.07a49ap-6f, -0x1.bc8ba6p-7f, -0x1.7b7048p-7f, -0x1.4675b8p-7f, -0x1.1cc368p-7f,
+     -0x1.f4126ap-8f, -0x1.ba6c84p-8f, -0x1.8987eep-8f, -0x1.606f5ep-8f, -0x1.3df3d2p-8f, -0x1.1fd5eap-8f, -0x1.05d314p-8f,
+     -0x1.de73b8p-9f, -0x1.b6c5d6p-9f, -0x1.938326p-9f, -0x1.74e9ap-9f, -0x1.594894p-9f, -0x1.408942p-9f, -0x1.2a4b4cp-9f,
+     -0x1.165acep-9f, -0x1.04abc8p-9f, -0x1.e843bcp-10f},
+    {0x1.a9847ap-3f, 0x1.fb29d2p-4f, 0x1.128582p-4f, 0x1.40132ep-5f, 0x1.893052p-6f, 0x1.fda9eep-7f, 0x1.5bf19ap-7f, 0x1.e93518p-8f,
+     0x1.62955ep-8f, 0x1.08057ap-8f, 0x1.921872p-9f, 0x1.398a4cp-9f, 0x1.f16e44p-10f, 0x1.8ef31p-10f, 0x1.46502p-10f, 0x1.0d649ap-10f,
+     0x1.c1a52ep-11f, 0x1.7a2396p-11f, 0x1.41276ep-11f, 0x1.13af12p-11f, 0x1.dba8eep-12f, 0x1.9d3a2cp-12f, 0x1.6954d8p-12f,
+     0x1.3da9ccp-12f, 0x1.186a74p-12f, 0x1.f2ac3p-13f, 0x1.bc9fc8p-13f, 0x1.8df548p-13f, 0x1.657af8p-13f, 0x1.426b18p-13f,
+     0x1.24543ep-13f, 0x1.091314p-13f},
+    {-0x1.b5cbcp-4f, -0x1.d8d2bcp-5f, -0x1.c2e67ep-6f, -0x1.d1efap-7f, -0x1.fd7d14p-8f, -0x1.2800dep-8f, -0x1.6d89acp-9f, -0x1.d2d77p-10f,
+     -0x1.352706p-10f, -0x1.a6ec34p-11f, -0x1.294c58p-11f, -0x1.ae8e64p-12f, -0x1.3e693cp-12f, -0x1.dd7a5p-13f, -0x1.6f04fcp-13f,
+     -0x1.1d7accp-13f, -0x1.c2328ep-14f, -0x1.668236p-14f, -0x1.210d3ap-14f, -0x1.d8f0d8p-15f, -0x1.853208p-15f, -0x1.430d54p-15f,
+     -0x1.0e973p-15f, -0x1.c8799cp-16f, -0x1.82d172p-16f, -0x1.4b2b06p-16f, -0x1.1c85c8p-16f, -0x1.eb3a52p-17f, -0x1.aa55c6p-17f,
+     -0x1.73c88p-17f, -0x1.468432p-17f, -0x1.1e7dfcp-17f},
+    {0x1.8fb3c4p-5f, 0x1.8bff9p-6f, 0x1.51a2ecp-7f, 0x1.394832p-8f, 0x1.3474f2p-9f, 0x1.447132p-10f, 0x1.6d480ap-11f, 0x1.aaada4p-12f,
+     0x1.03a89cp-12f, 0x1.47ea1p-13f, 0x1.ab7dd4p-14f, 0x1.203c4cp-14f, 0x1.8eb384p-15f, 0x1.1829d4p-15f, 0x1.95bc28p-16f,
+     0x1.29be8cp-16f, 0x1.bc0e4cp-17f, 0x1.4f7ba6p-17f, 0x1.0136bp-17f, 0x1.90e644p-18f, 0x1.3b335ep-18f, 0x1.f47c4ep-19f,
+     0x1.9143e8p-19f, 0x1.43e18ep-19f, 0x1.08e678p-19f, 0x1.b6420cp-20f, 0x1.6c3ae8p-20f, 0x1.2c8414p-20f, 0x1.f7dc78p-21f,
+     0x1.a95e9ap-21f, 0x1.691a34p-21f, 0x1.341dcap-21f},
+    {-0x1.4efd0ap-6f, -0x1.334128p-7f, -0x1.d81e46p-9f, -0x1.8e158p-10f, -0x1.620a1p-11f, -0x1.5606fep-12f, -0x1.5e3f92p-13f,
+     -0x1.7b83a4p-14f, -0x1.a408c4p-15f, -0x1.f8f884p-16f, -0x1.38bc78p-16f, -0x1.73906p-17f, -0x1.020a62p-17f, -0x1.41ff88p-18f,
+     -0x1.d5eeep-19f, -0x1.2eaca2p-19f, -0x1.d10856p-20f, -0x1.35abaep-20f, -0x1.1f1cb4p-20f, -0x1.ae435cp-22f, -0x1.19e6fcp-22f,
+     -0x1.c21d32p-22f, -0x1.ff44eap-23f, -0x1.05075ap-23f, -0x1.1973fcp-22f, -0x1.3e66ep-23f, -0x1.41ece4p-24f, -0x1.4777a4p-24f,
+     0x1.591bb4p-25f, 0x1.61281ep-25f, 0x1.0b92d8p-24f, -0x1.bdc0ecp-25f},
+    {0x1.ff5a52p-8f, 0x1.b51fc4p-9f, 0x1.31ee62p-10f, 0x1.da4ac2p-12f, 0x1.7fa0dap-13f, 0x1.5362e6p-14f, 0x1.3fd8eap-15f, 0x1.4695bcp-16f,
+     0x1.44f61ep-17f, 0x1.6da3acp-18f, 0x1.64edfap-19f, 0x1.002d36p-19f, 0x1.4c9fe8p-20f, 0x1.667cc2p-21f, 0x1.cc33dep-22f,
+     0x1.3ca99cp-22f, 0x1.698f1ap-22f, 0x1.3d316ep-23f, 0x1.fa0f46p-25f, 0x1.4db0e4p-24f, 0x1.315a68p-25f, 0x1.a886p-25f, 0x1.2d2646p-24f,
+     0x1.0b1cdcp-23f, 0x1.c055bap-27f, -0x1.349416p-25f, -0x1.87622ap-24f, 0x1.65e808p-25f, 0x1.63c1e8p-25f, 0x1.1b50c6p-25f,
+     0x1.8c198ep-30f, 0x1.7a7542p-28f},
+};
+
+#endif

@@ -1,0 +1,11 @@
+"""The table of ops: importing this package fills it.
+
+One op is one :func:`rml_exec.ops.registry.define` record in its family's module; README.md beside this file lists them and says how to
+add one.
+"""
+
+# In the order of the README table; fused is last because it runs the ops before it.
+from rml_exec.ops import unary, binary, shape, index, reduce, linear, conv, pool, norm, attention, fused  # noqa: I001, F401
+from rml_exec.ops.registry import Attr, Case, Limit, OpDef, Rule, Tolerance, all_ops, case, count, define, get_op
+
+__all__ = ["Attr", "Case", "Limit", "OpDef", "Rule", "Tolerance", "all_ops", "case", "count", "define", "get_op"]

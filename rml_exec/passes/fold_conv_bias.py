@@ -1,0 +1,82 @@
+"""conv2d followed by the add of a per-channel constant becomes one conv2d with a bias: JAX and TensorFlow export a bias that way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rml_exec.ir.graph import Constant, Graph, Node
+from rml_exec.passes.base import Pass
+from rml_exec.types import TensorType
+
+__all__ = ["FOLD_CONV_BIAS"]
+
+
+def _channel_axis(conv: Node) -> int:
+    return 1 if conv.attrs["data_layout"] == "NCHW" else 3
+
+
+def _varies_along_channels_alone(shape: tuple[int, ...], conv: Node) -> bool:
+    """True if a constant of this shape, broadcast to the convolution's output, holds one number per output channel.
+
+    Broadcasting aligns shapes at the right, so [O] is a bias in NHWC but varies along the width in NCHW, whatever the width is.
+    """
+    output = conv.outputs[0].type.shape
+    if len(shape) > len(output):
+        return False
+    aligned = (1,) * (len(output) - len(shape)) + shape
+    axis = _channel_axis(conv)
+    return all(dim == (output[axis] if i == axis else 1) for i, dim in enumerate(aligned))
+
+
+def _bias_operand(conv: Node, add: Node, constants: dict[str, Constant]) -> Constant | None:
+    """Returns the constant that ``add`` adds to the result of ``conv``, if it can serve as its bias."""
+    if add.op != "add" or conv.outputs[0].name not in add.inputs:
+        return None
+    other = add.inputs[1] if add.inputs[0] == conv.outputs[0].name else add.inputs[0]
+    constant = constants.get(other) if other is not None else None
+    if constant is None or not _varies_along_channels_alone(constant.type.shape, conv):
+        return None
+    return constant
+
+
+def _fold(graph: Graph) -> Graph:
+    constants = {constant.name: constant for constant in graph.constants}
+    readers, results = graph.readers(), graph.output_values()
+    taken = set(graph.types())
+    added: dict[str, Constant] = {}
+    nodes: list[Node] = []
+    folded = False
+    for node, following in zip(graph.nodes, (*graph.nodes[1:], None), strict=True):
+        if folded:
+            folded = False
+            continue
+        if node.op == "conv2d" and following is not None and node.inputs[2] is None:
+            value = node.outputs[0].name
+            if value not in results and readers.get(value) == [following] and (bias := _bias_operand(node, following, constants)):
+                name = bias.name
+                if bias.type.rank != 1:
+                    name = _as_vector(bias, taken, added)
+                metadata = {**node.metadata, "rml.label": f"{node.label}+add", "rml.covers": ";".join((*node.covers, *following.covers))}
+                nodes.append(replace(node, inputs=(*node.inputs[:2], name), outputs=following.outputs, metadata=metadata))
+                folded = True
+                continue
+        nodes.append(node)
+    read = {name for node in nodes for name in node.reads()} | results
+    kept = tuple(constant for constant in (*graph.constants, *added.values()) if constant.name in read or constant.name not in readers)
+    return graph.with_nodes(tuple(nodes), kept)
+
+
+def _as_vector(bias: Constant, taken: set[str], added: dict[str, Constant]) -> str:
+    """Returns the name of a 1-D twin of the constant, made once and sharing its memory."""
+    if bias.name not in added:
+        name = f"{bias.name}.bias"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        added[bias.name] = Constant(name, TensorType(bias.type.dtype, (bias.type.size,)), bias.data.reshape(-1))
+    return added[bias.name].name
+
+
+FOLD_CONV_BIAS = Pass("fold_conv_bias", _fold, fusion=True)
+"""A conv2d without bias, whose result is no output and whose only reader is the next node, an add of a constant that varies along the output
+channel axis alone, takes the constant as its bias. Label ``conv2d+add``; saves one pass over the convolution's output."""

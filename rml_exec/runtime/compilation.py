@@ -1,0 +1,198 @@
+"""From a lowered graph to a native program: lower each node, plan the memory, resolve every operand to a place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rml_exec import _native
+from rml_exec.ir.graph import Graph, Node
+from rml_exec.ops import get_op
+from rml_exec.plan.aliases import View, reads_contiguous, resolve_views
+from rml_exec.plan.execution_plan import ExecutionPlan
+from rml_exec.plan.lifetimes import annotate
+from rml_exec.plan.memory import MemoryPlan, plan_memory
+from rml_exec.runtime import lower_conv, lower_data, lower_linear  # noqa: F401  (they register their lowerings)
+from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, Part, Scratch, copy_step, get_lowering
+from rml_exec.runtime.places import ARENA, CONSTANT, INPUT, NOWHERE, OUTPUT, NumpyStep, Place, StridedValue
+from rml_exec.types import TensorType
+
+__all__ = ["Compiled", "Step", "compile_graph"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an executor, as a user sees it.
+
+    Attributes:
+        label: kind of the step, which is also its row in the profile: ``matmul``, ``fused(add,relu)``, ``conv2d+add``.
+        node: name of the lowered node it runs.
+        covers: names of the exported graph's nodes it stands for.
+        kernel: the native kernels it calls, in order ("pack_b,gemm"), or "numpy".
+        native: False if NumPy runs it.
+    """
+
+    label: str
+    node: str
+    covers: tuple[str, ...]
+    kernel: str
+    native: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A program and what it was made from.
+
+    ``step_of`` maps each step of the program to its entry in ``steps``: a node may take several native calls.
+    """
+
+    program: _native.Program
+    steps: tuple[Step, ...]
+    step_of: tuple[int, ...]
+    plan: ExecutionPlan
+    memory: MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _LoweredNode:
+    node: Node
+    native: tuple[NativeStep, ...]  # empty: NumPy runs it
+    scratch_bytes: int
+
+
+def compile_graph(graph: Graph, *, threads: int, numerics: str) -> Compiled:
+    """Returns the program of a lowered graph.
+
+    Args:
+        graph: verified result of the pass pipeline.
+        threads: threads the program is meant for; it runs on any number.
+        numerics: "fast" or "exact".
+    """
+    types = graph.types()
+    views = resolve_views(graph, types)
+    constants = {constant.name: constant.data for constant in graph.constants}
+    lowered = [_lower(node, LowerContext(types, views, constants, threads, numerics)) for node in graph.nodes if not _is_view(node, views)]
+    scratch = {item.node.name: item.scratch_bytes for item in lowered}
+    plan = ExecutionPlan(annotate(graph, scratch=lambda node: scratch.get(node.name, 0)))
+    slots = _output_slots(graph, views)
+    memory = plan_memory(plan, external=set(slots))
+    return _Linker(graph, types, views, slots, memory).link(lowered, plan)
+
+
+def _is_view(node: Node, views: dict[str, View]) -> bool:
+    return get_op(node.op).view and views[node.outputs[0].name].root != node.outputs[0].name
+
+
+def _lower(node: Node, context: LowerContext) -> _LoweredNode:
+    lowering = get_lowering(node.op)
+    native = lowering(node, context) if lowering is not None else None
+    if native is None:
+        return _LoweredNode(node, (), 0)
+    return _LoweredNode(node, (*context.prologue, *native), context.scratch_bytes)
+
+
+def _output_slots(graph: Graph, views: dict[str, View]) -> dict[str, int]:
+    """Returns the values that steps write straight into an output buffer: roots made by a node, each for the first output that is all of it."""
+    made = {value.name for node in graph.nodes for value in node.outputs}
+    slots: dict[str, int] = {}
+    for index, output in enumerate(graph.outputs):
+        if output.value in made and views[output.value].root == output.value:
+            slots.setdefault(output.value, index)
+    return slots
+
+
+class _Linker:
+    """Resolves operands to places and puts the program together."""
+
+    def __init__(
+        self, graph: Graph, types: dict[str, TensorType], views: dict[str, View], slots: dict[str, int], memory: MemoryPlan
+    ) -> None:
+        self._graph, self._types, self._views, self._memory = graph, types, views, memory
+        self._constants: list[np.ndarray] = []
+        self._constant_index: dict[int, int] = {}
+        self._roots: dict[str, Place] = {value.name: Place(INPUT, i, 0) for i, value in enumerate(graph.inputs)}
+        for constant in graph.constants:
+            self._roots[constant.name] = self._constant(constant.data)
+        for name, offset in memory.offsets.items():
+            self._roots[name] = Place(ARENA, 0, offset)
+        for name, owner in memory.external.items():
+            self._roots[name] = Place(OUTPUT, slots[owner], 0)
+        self._slots = slots
+        self._program: list[tuple[int, np.ndarray, np.ndarray, NumpyStep | None]] = []
+        self._step_of: list[int] = []
+        self._steps: list[Step] = []
+
+    def link(self, lowered: Sequence[_LoweredNode], plan: ExecutionPlan) -> Compiled:
+        """Returns the compiled program."""
+        for item in lowered:
+            node = item.node
+            kernels = ",".join(step.kernel for step in item.native) or "numpy"
+            self._steps.append(Step(node.label, node.name, node.covers, kernels, bool(item.native)))
+            scratch = self._memory.scratch.get(node.name, 0)
+            for step in item.native:
+                self._add_native(step, scratch)
+            if not item.native:
+                self._add_numpy(node)
+        self._add_output_copies()
+        program = _native.Program(
+            self._program, self._constants, len(self._graph.inputs), len(self._graph.outputs), self._memory.arena_bytes
+        )
+        return Compiled(program, tuple(self._steps), tuple(self._step_of), plan, self._memory)
+
+    def _constant(self, data: np.ndarray) -> Place:
+        """Returns the place of constant data, which the program keeps alive; the same array is held once."""
+        if id(data) not in self._constant_index:
+            self._constant_index[id(data)] = len(self._constants)
+            self._constants.append(data if data.flags.c_contiguous else np.ascontiguousarray(data))
+        return Place(CONSTANT, self._constant_index[id(data)], 0)
+
+    def _value(self, name: str) -> Place:
+        view = self._views[name]
+        root = self._roots[view.root]
+        return Place(root.space, root.index, root.byte_offset + view.offset * self._types[name].dtype.itemsize)
+
+    def _place(self, operand: Operand, scratch: int) -> Place:
+        match operand:
+            case None:
+                return NOWHERE
+            case str():
+                return self._value(operand)
+            case Part():
+                base = self._value(operand.value)
+                return Place(base.space, base.index, base.byte_offset + operand.byte_offset)
+            case Scratch():
+                return Place(ARENA, 0, scratch + operand.offset)
+            case _:
+                return self._constant(operand)
+
+    def _strided(self, name: str) -> StridedValue:
+        type_ = self._types[name]
+        return StridedValue(self._value(name), type_, tuple(stride * type_.dtype.itemsize for stride in self._views[name].strides))
+
+    def _append(self, kind: int, params: Sequence[int], places: Sequence[Place], numpy_step: NumpyStep | None = None) -> None:
+        triples = np.array([(place.space, place.index, place.byte_offset) for place in places], np.int64).reshape(-1, 3)
+        self._program.append((kind, np.asarray(params, np.int64), triples, numpy_step))
+        self._step_of.append(len(self._steps) - 1)
+
+    def _add_native(self, step: NativeStep, scratch: int) -> None:
+        self._append(_KINDS[step.kernel], step.params, [self._place(operand, scratch) for operand in step.operands])
+
+    def _add_numpy(self, node: Node) -> None:
+        operands = [None if name is None else self._strided(name) for name in node.inputs]
+        results = [self._strided(value.name) for value in node.outputs]
+        where = f"{node.op} '{node.name}'"
+        self._append(-1, (), (), NumpyStep(where, get_op(node.op), node.attrs, operands, results, self._constants))
+
+    def _add_output_copies(self) -> None:
+        """Copies into place each output that no step writes there: a view, an input, a constant, a value under its second name."""
+        for index, output in enumerate(self._graph.outputs):
+            if self._slots.get(output.value) != index:
+                type_ = self._types[output.value]
+                copy = copy_step(None, output.value, type_, self._views[output.value].strides)
+                self._steps.append(Step("output", output.name, (), copy.kernel, True))
+                self._append(_KINDS[copy.kernel], copy.params, [Place(OUTPUT, index, 0), self._value(output.value)])
+
+
+_KINDS = _native.step_kinds()

@@ -1,0 +1,139 @@
+"""From a node to native steps. One function per op, found by name; an op without one, or one that returns None, runs its NumPy reference.
+
+A lowering sees operand types, strides and constant data, and answers with :class:`NativeStep` records: a kernel of
+``native/kernels/steps.def``, its int64 parameters, and operands by value name. Where the values live is the memory plan's business.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rml_exec.ir.graph import Node
+from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
+from rml_exec.types import TensorType
+
+__all__ = ["LowerContext", "Lowering", "NativeStep", "Operand", "Part", "Scratch", "copy_step", "float_bits", "get_lowering", "lowers", "registered_lowerings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Bytes at ``offset`` of the node's scratch buffer, which lives in the arena while the node runs."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value's storage from ``byte_offset`` on: what one operand of a concat writes."""
+
+    value: str
+    byte_offset: int
+
+
+Operand = str | Part | np.ndarray | Scratch | None
+"""A value by name or a part of it, constant data made by the lowering (packed weights, tables), scratch, or absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStep:
+    """One call of a native kernel. ``params`` and the order of ``operands`` are documented in ``steps.def``."""
+
+    kernel: str
+    params: Sequence[int]
+    operands: tuple[Operand, ...]
+
+
+Lowering = Callable[[Node, "LowerContext"], "list[NativeStep] | None"]
+_LOWERINGS: dict[str, Lowering] = {}
+_SCRATCH_ALIGNMENT = 64
+
+
+def lowers(*ops: str) -> Callable[[Lowering], Lowering]:
+    """Registers the decorated function as the lowering of the named ops."""
+
+    def register(function: Lowering) -> Lowering:
+        for op in ops:
+            if op in _LOWERINGS:
+                raise ValueError(f"op {op}: lowered twice")
+            _LOWERINGS[op] = function
+        return function
+
+    return register
+
+
+def get_lowering(op: str) -> Lowering | None:
+    """Returns the lowering of an op, or None when it has no native form."""
+    return _LOWERINGS.get(op)
+
+
+def registered_lowerings() -> set[str]:
+    """Returns the names of the ops that have a native form."""
+    return set(_LOWERINGS)
+
+
+def float_bits(value: float) -> int:
+    """Returns the bit pattern of a double as the int64 that a step's parameters carry."""
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+@dataclass(slots=True)
+class LowerContext:
+    """What a lowering may know of the graph, and the scratch it asks for. One context per node.
+
+    Attributes:
+        types: type of every value.
+        views: where every value lies: root value, offset and strides in elements.
+        constants: data of the constants, by name.
+        threads: threads the program will run on.
+        numerics: "fast" or "exact".
+    """
+
+    types: dict[str, TensorType]
+    views: dict[str, View]
+    constants: dict[str, np.ndarray]
+    threads: int = 1
+    numerics: str = "fast"
+    prologue: list[NativeStep] = field(default_factory=list)
+    scratch_bytes: int = 0
+
+    def type(self, name: str) -> TensorType:
+        """Returns the type of a value."""
+        return self.types[name]
+
+    def constant(self, name: str | None) -> np.ndarray | None:
+        """Returns the data of a constant, or None if the value is not one."""
+        return None if name is None else self.constants.get(name)
+
+    def strides(self, name: str) -> tuple[int, ...]:
+        """Returns the strides of a value, in elements."""
+        return self.views[name].strides
+
+    def is_contiguous(self, name: str) -> bool:
+        """True if the value lies in C order without gaps."""
+        return reads_contiguous(self.views[name], self.types[name].shape)
+
+    def scratch(self, nbytes: int) -> Scratch:
+        """Returns ``nbytes`` of scratch, 64-byte aligned."""
+        part = Scratch(self.scratch_bytes, nbytes)
+        self.scratch_bytes += -(-nbytes // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
+        return part
+
+    def contiguous(self, name: str) -> Operand:
+        """Returns the value as a C-contiguous operand: itself, or a copy in scratch that a step before this one makes."""
+        if self.is_contiguous(name):
+            return name
+        type_ = self.types[name]
+        part = self.scratch(type_.nbytes)
+        self.prologue.append(copy_step(part, name, type_, self.strides(name)))
+        return part
+
+
+def copy_step(dst: Operand, src: Operand, type_: TensorType, src_strides: Sequence[int], dst_strides: Sequence[int] | None = None) -> NativeStep:
+    """Returns the step that copies a strided value; ``dst_strides`` default to C order."""
+    dst_strides = contiguous_strides(type_.shape) if dst_strides is None else dst_strides
+    return NativeStep("copy", (type_.dtype.itemsize, type_.rank, *type_.shape, *dst_strides, *src_strides), (dst, src))

@@ -1,0 +1,108 @@
+"""The reference interpreter: a graph run node by node through the NumPy definitions of its ops.
+
+In float64 it is the oracle that executors, frameworks and golden files are measured against; in float32 it is what a step without a native
+kernel computes. It plans nothing and is slow on purpose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rml_exec.errors import InputError
+from rml_exec.ir.graph import Graph, Node
+from rml_exec.ops import get_op
+from rml_exec.types import DType, TensorType
+
+__all__ = ["run_reference"]
+
+
+def run_reference(
+    graph: Graph, inputs: Mapping[str, np.ndarray], *, precision: str, want: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Runs a graph, also one that passes have fused, on NumPy alone.
+
+    Args:
+        graph: a verified graph.
+        inputs: input name -> array of exactly the input's element type and shape; bf16 as its bits in uint16.
+        precision: "f32" computes every value in the element type it has in the graph. "f64" widens every float: inputs, constants, and
+            what ``cast`` and ``iota`` make, so that the whole graph runs in float64; integers and bool stay as they are.
+        want: names of further values to return, such as a node's output inside the graph.
+
+    Returns:
+        Interface name of each output -> array, and value name -> array for ``want``: C-contiguous arrays that share no memory with the
+        inputs or the graph. Floats are float64 under "f64".
+
+    Raises:
+        InputError: an input that is missing, unknown, or of another type; a wanted value the graph lacks or whose name an output has.
+        KernelError: values that an op refuses, naming the node.
+    """
+    if precision not in ("f32", "f64"):
+        raise InputError.of("run_reference", "precision must be f32 or f64", repr(precision))
+    wide = precision == "f64"
+    _check_inputs(graph, inputs)
+    results = _named_results(graph, want or ())
+    reads_left = Counter(name for node in graph.nodes for name in node.reads())
+    reads_left.update(results.values())
+    values = {constant.name: (constant.data, constant.type.dtype) for constant in graph.constants}
+    values.update((value.name, (inputs[value.name], value.type.dtype)) for value in graph.inputs)
+    known = {name: _widen(array, dtype) if wide else array for name, (array, dtype) in values.items() if reads_left[name]}
+    for node in graph.nodes:
+        op = get_op(node.op)
+        attrs = _wide_attrs(node) if wide else node.attrs
+        outputs = op.run_reference([None if name is None else known[name] for name in node.inputs], attrs, f"{node.op} '{node.name}'")
+        known.update((value.name, array) for value, array in zip(node.outputs, outputs, strict=True) if reads_left[value.name])
+        for name in node.reads():
+            reads_left[name] -= 1
+            if not reads_left[name]:
+                del known[name]
+    return {name: np.array(known[value], order="C") for name, value in results.items()}
+
+
+def _check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> None:
+    declared = {value.name: value.type for value in graph.inputs}
+    where = f"graph '{graph.name}'"
+    if missing := [name for name in declared if name not in inputs]:
+        raise InputError.of(where, f"input {', '.join(map(repr, missing))} must be given", f"inputs {sorted(inputs)}")
+    if unknown := sorted(set(inputs) - set(declared)):
+        raise InputError.of(where, f"has no input {', '.join(map(repr, unknown))}", None, None, f"its inputs are {list(declared)}")
+    for name, type_ in declared.items():
+        array = inputs[name]
+        if array.dtype != type_.dtype.numpy or array.shape != type_.shape:
+            got = f"{array.dtype}{list(array.shape)}"
+            raise InputError.of(f"{where} input '{name}'", f"must be {type_}", got)
+
+
+def _named_results(graph: Graph, want: Sequence[str]) -> dict[str, str]:
+    """Returns result name -> value name: the outputs, then the wanted values."""
+    results = {output.name: output.value for output in graph.outputs}
+    types: dict[str, TensorType] = graph.types() if want else {}
+    for name in want:
+        if name not in types:
+            raise InputError.of(f"graph '{graph.name}'", f"has no value '{name}' to return")
+        if results.setdefault(name, name) != name:
+            raise InputError.of(f"graph '{graph.name}'", f"cannot return value '{name}': an output of another value has that name")
+    return results
+
+
+def _widen(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Returns a float array in float64, others as they are."""
+    if dtype is DType.BF16:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float64) if dtype.is_float else array
+
+
+def _wide_attrs(node: Node) -> Mapping[str, Any]:
+    """Returns the attributes with float element types replaced by f64, inside a fused body too."""
+    changed: dict[str, Any] = {}
+    for name, attr in get_op(node.op).attrs.items():
+        value = node.attrs[name]
+        if attr.kind == "dtype" and DType(value).is_float:
+            changed[name] = DType.F64.value
+        elif attr.kind == "body":
+            changed[name] = tuple(replace(member, attrs=_wide_attrs(member)) for member in value)
+    return {**node.attrs, **changed} if changed else node.attrs

@@ -1,0 +1,1 @@
+"""What tests of several folders share: small graphs, random graphs, the committed models."""

@@ -1,0 +1,108 @@
+"""Tests made from the records: each claim of each op is checked on each of its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from rml_exec.ops import Case, OpDef, all_ops
+from rml_exec.types import DType, TensorType
+from tests.ops.operands import assert_within, operands_of, types_of, widened
+
+
+def cases(wanted: Callable[[OpDef, Case], bool]) -> pytest.MarkDecorator:
+    """Runs a test on every case of every op that ``wanted`` chooses."""
+    return pytest.mark.parametrize(
+        ("op", "case"), [pytest.param(op, case, id=f"{op.name}-{case.id}") for op in all_ops() for case in op.cases if wanted(op, case)]
+    )
+
+
+def has(dtype: type) -> Callable[[OpDef, Case], bool]:
+    def wanted(op: OpDef, case: Case) -> bool:
+        return any(operand is not None and _storage(operand) == dtype for operand in case.inputs)
+
+    return wanted
+
+
+def _storage(operand: TensorType | np.ndarray) -> np.dtype:
+    return operand.dtype if isinstance(operand, np.ndarray) else operand.dtype.numpy
+
+
+each_case = cases(lambda op, case: True)
+
+
+@each_case
+def test_reference_gives_exactly_the_inferred_types(op: OpDef, case: Case) -> None:
+    operands = operands_of(op, case)
+    inferred = op.infer_types(op.name, types_of(case, operands), case.attrs)
+    results = op.run_reference(operands, case.attrs)
+    assert [(array.dtype, array.shape) for array in results] == [(type_.dtype.numpy, type_.shape) for type_ in inferred]
+
+
+@cases(has(np.float32))
+def test_f32_reference_is_within_tolerance_of_the_f64_reference(op: OpDef, case: Case) -> None:
+    operands = operands_of(op, case)
+    attrs = {name: "f64" if op.attrs[name].kind == "dtype" and DType(value).is_float else value for name, value in case.attrs.items()}
+    wide = op.run_reference(widened(operands), attrs)
+    for got, want in zip(op.run_reference(operands, case.attrs), wide, strict=True):
+        assert want.dtype == (np.float64 if got.dtype.kind == "f" else got.dtype)
+        assert_within(got, want, op.tolerance)
+
+
+@cases(lambda op, case: has(np.float16)(op, case) and op.name != "cast")
+def test_half_is_the_single_result_rounded_once(op: OpDef, case: Case) -> None:
+    operands = operands_of(op, case)
+    single = [None if array is None else array.astype(np.float32) if array.dtype == np.float16 else array for array in operands]
+    for got, want in zip(op.run_reference(operands, case.attrs), op.run_reference(single, case.attrs), strict=True):
+        np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+@cases(lambda op, case: op.elementwise)
+def test_elementwise_result_depends_on_its_own_position_only(op: OpDef, case: Case) -> None:
+    operands = operands_of(op, case)
+    whole = op.run_reference(operands, case.attrs)
+    shape = whole[0].shape
+    order = np.random.default_rng(0).permutation(whole[0].size)[: max(1, whole[0].size * 2 // 3)]
+    picked = [np.broadcast_to(array, shape).reshape(-1)[order] for array in operands if array is not None]
+    for part, full in zip(op.run_reference(picked, case.attrs), whole, strict=True):
+        assert_within(part, full.reshape(-1)[order], op.tolerance)
+
+
+@cases(lambda op, case: op.view)
+def test_view_shares_the_memory_of_its_operand(op: OpDef, case: Case) -> None:
+    (operand,) = operands_of(op, case)
+    (result,) = op.run_reference([operand], case.attrs)
+    assert operand is not None
+    assert result.size == 0 or np.shares_memory(result, operand)
+
+
+@each_case
+def test_inplace_pairs_and_flops_make_sense(op: OpDef, case: Case) -> None:
+    operands = operands_of(op, case)
+    types = types_of(case, operands)
+    outputs = op.infer_types(op.name, types, case.attrs)
+    assert all(output < len(outputs) and operand < len(types) for output, operand in op.inplace)
+    if op.flops is not None:
+        flops = op.flops(types, outputs, case.attrs)
+        assert isinstance(flops, int)
+        assert (flops > 0) == any(type_.size for type_ in outputs) or op.name in (
+            "reduce",
+            "argreduce",
+            "conv2d",
+            "matmul",
+            "linear",
+            "attention",
+        )
+
+
+@pytest.mark.parametrize("op", all_ops(), ids=lambda op: op.name)
+def test_cases_cover_the_edges(op: OpDef) -> None:
+    sizes = set()
+    for case in op.cases:
+        outputs = op.infer_types(op.name, types_of(case, operands_of(op, case)), case.attrs)
+        sizes.update(type_.size for type_ in outputs)
+    assert 0 in sizes, "no case has an empty result"
+    assert any(size % 2 and size > 1 for size in sizes), "no case has an odd number of results"
+    assert len({case.id for case in op.cases}) == len(op.cases)
