@@ -1,8 +1,9 @@
 """Speed of the native kernels against the arithmetic peak of the core they run on: ``python -m bench.kernel_benchmark``.
 
 Blocks of calls of all rows are interleaved, each preceded by a measurement of the peak, so that load on the machine and changes of its clock
-touch numerator and denominator alike. A block's speed is that of its median call; a row shows the median of its blocks. Weights are packed
-beforehand and stay the same from call to call.
+touch numerator and denominator alike. A block's speed is that of its median call; a row shows the median of its blocks. Calls of one thread are
+timed by the thread's own CPU clock, so the turns of other processes do not count; calls of several threads by the wall clock. Weights are
+packed beforehand and stay the same from call to call.
 """
 
 from __future__ import annotations
@@ -121,19 +122,98 @@ def depthwise_case(size: int, channels: int, isa: str) -> Case:
     """Returns a depthwise 3x3 convolution of [size, size, channels]."""
     pixels = size * size
     constants = [_random(9, channels), _random(channels), _same_offsets(size, channels), np.zeros(channels, np.float32)]
-    run = _caller("conv_depthwise", [1, pixels, 9, channels, 0, 0], _random(pixels, channels), np.empty((pixels, channels), np.float32), constants, isa)
+    run = _caller("conv_depthwise", [1, size, size, 9, channels, 3, 1, 0, 0], _random(pixels, channels), np.empty((pixels, channels), np.float32), constants, isa)
     return Case("depthwise3x3", f"{pixels}x{channels}x9", isa, 18.0 * pixels * channels, run)
 
 
-def _cases(isas: Sequence[str], pattern: re.Pattern[str]) -> Iterator[Case]:
-    for isa in isas:
-        for kernel, build, shapes in (
-            ("gemm_packed", gemm_case, GEMM_SHAPES),
-            ("conv3x3", conv_case, CONV_SHAPES),
-            ("depthwise3x3", depthwise_case, DEPTHWISE_SHAPES),
-        ):
-            for shape in shapes:
-                case = build(*shape, isa)
-                assert case.kernel == kernel
-                if pattern.search(f"{case.kernel} {case.shape}"):
-                    yield case
+def _cases(isas: Sequence[str], pattern: re.Pattern[str]) -> list[Case]:
+    builders = [(gemm_case, GEMM_SHAPES), (conv_case, CONV_SHAPES), (depthwise_case, DEPTHWISE_SHAPES)]
+    cases = [build(*shape, isa) for isa in isas for build, shapes in builders for shape in shapes]  # type: ignore[operator]
+    return [case for case in cases if pattern.search(f"{case.kernel} {case.shape}")]
+
+
+def _peak(isa: str) -> float:
+    """Returns FLOP/s of one core: the median of short runs, so that a moment of other load does not count."""
+    return statistics.median(_native.peak_flops(PEAK_SECONDS, isa=isa) for _ in range(PEAKS_PER_BLOCK))
+
+
+def _block(case: Case, threads: int, seconds: float) -> float:
+    """Returns the median seconds of one call, from calls that fill about so many seconds."""
+    clock_ns = time.thread_time_ns if threads == 1 else time.perf_counter_ns
+    case.run(threads)
+    times = []
+    end = time.perf_counter() + seconds
+    while len(times) < 3 or time.perf_counter() < end:
+        begin = clock_ns()
+        case.run(threads)
+        times.append(clock_ns() - begin)
+    return statistics.median(times) * 1e-9
+
+
+def measure(cases: Sequence[Case], threads: Sequence[int], *, repeat: int, block_seconds: float) -> list[Row]:
+    """Returns one row per case and thread count, from ``repeat`` interleaved blocks each.
+
+    The process is pinned to as many cores as a block has threads, and put back afterwards.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    arms = [(case, count) for count in threads for case in cases]
+    blocks: dict[int, list[tuple[float, float]]] = {index: [] for index in range(len(arms))}
+    try:
+        for _ in range(repeat):
+            for index, (case, count) in enumerate(arms):
+                os.sched_setaffinity(0, cores[:count])
+                peak = _peak(case.isa) * count
+                blocks[index].append((case.flops / _block(case, count, block_seconds), peak))
+    finally:
+        os.sched_setaffinity(0, cores)
+    rows = []
+    for index, (case, count) in enumerate(arms):
+        speed = statistics.median(flops for flops, _ in blocks[index])
+        peak = statistics.median(peak for _, peak in blocks[index])
+        fraction = statistics.median(flops / peak for flops, peak in blocks[index])
+        rows.append(Row(case.kernel, case.shape, case.isa, count, round(speed / 1e9, 1), round(peak / 1e9, 1), round(fraction, 3)))
+    return rows
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("kernel", "MxNxK", "isa")
+    for heading in ("threads", "GFLOP/s", "peak", "fraction"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(row.kernel, row.shape, row.isa, str(row.threads), f"{row.gflops:.1f}", f"{row.peak_gflops:.1f}", f"{row.fraction:.2f}")
+    Console().print(table)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.kernel_benchmark", description="Speed of the native kernels as a fraction of the FMA peak.")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--filter", type=re.compile, default=re.compile(""), metavar="RE", help="rows whose 'kernel MxNxK' matches")
+    parser.add_argument("--threads", default="1", metavar="N,...", help="thread counts (default: 1)")
+    parser.add_argument("--isa", default=_native.current_isa(), metavar="NAME,...", help="instruction sets, or 'all' (default: the current one)")
+    parser.add_argument("--repeat", type=int, default=7, help="interleaved blocks per row (default: 7)")
+    parser.add_argument("--block-ms", type=float, default=20, help="length of a block (default: 20)")
+    options = parser.parse_args(argv)
+    names = _native.isa_names()
+    isas = names if options.isa == "all" else options.isa.split(",")
+    unknown = [isa for isa in isas if isa not in names]
+    if unknown:
+        parser.error(f"--isa: must be among {', '.join(names)}; got {', '.join(unknown)}")
+    available = len(os.sched_getaffinity(0))
+    threads = [int(count) for count in options.threads.split(",")]
+    if not all(1 <= count <= available for count in threads):
+        parser.error(f"--threads: must be in [1, {available}], the cores this process may use; got {options.threads}")
+    rows = measure(_cases(isas, options.filter), threads, repeat=options.repeat, block_seconds=options.block_ms / 1e3)
+    if options.format == "json":
+        json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
+        print()
+    else:
+        _print_table(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -128,7 +128,7 @@ class _Traced:
         tree = self.jax.tree_util
         values = tree.tree_unflatten(self._inputs_tree, inputs)
         traced = dict(zip(self._arrays, arrays, strict=True))
-        leading = [] if not self._leaves else [tree.tree_unflatten(self._params_tree, [traced.get(id(leaf), leaf) for leaf in self._leaves])]
+        leading = [tree.tree_unflatten(self._params_tree, [traced.get(id(leaf), leaf) for leaf in self._leaves])] if self._leaves else []
         if self._by_name:
             return self._function(*leading, **dict(zip(self._keywords, values, strict=True)))
         return self._function(*leading, *values)
@@ -144,7 +144,8 @@ class _Traced:
         try:
             jaxpr, shapes = self.jax.make_jaxpr(self._call, return_shape=True)(arrays, list(self.inputs.values()))
         except Exception as error:  # whatever a user's function raises
-            raise ExportError.of(f"export of '{name}'", "JAX must be able to trace the function on the example inputs", f"{type(error).__name__}: {error}") from error
+            rule, got = "JAX must be able to trace the function on the example inputs", f"{type(error).__name__}: {error}"
+            raise ExportError.of(f"export of '{name}'", rule, got) from error
         constants = [Value(tuple(array.shape), array.dtype, path, array) for path, array in self._arrays.values()]
         inputs = [Value(tuple(array.shape), array.dtype, path) for path, array in self.inputs.items()]
         program = recognise(flatten(jaxpr, constants + inputs, _captured(self.jax, self._function)))
@@ -173,7 +174,7 @@ def _parameter_names(function: Callable[..., Any], *, skip: bool) -> list[str] |
 
 
 def _captured(jax: Any, function: Any) -> dict[int, str]:
-    """Returns the arrays that a plain function captures or reads from its module, by address: the name of the variable and the path in it."""
+    """Returns, by address of its data, the name of every array that a function captures or reads from its module."""
     function = function.func if isinstance(function, functools.partial) else function
     try:
         variables = inspect.getclosurevars(inspect.unwrap(function))

@@ -16,7 +16,7 @@ from rml_exec.ir.names import Names
 from rml_exec.loading import GraphBuilder
 from rml_exec.types import DType
 
-__all__ = ["TABLE", "Context", "Refused", "dtype_name"]
+__all__ = ["TABLE", "Context", "RefusedError", "dtype_name"]
 
 TABLE = LoweringTable()
 """Primitive -> ``lower(ctx, equation)``, which returns the graph value of the equation's output, or a list of them if it has several."""
@@ -24,18 +24,18 @@ TABLE = LoweringTable()
 Operand = Value | str | None
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """Raised by a lowering that cannot express an equation; its text is the reason that the user reads."""
 
 
 def dtype_name(dtype: Any) -> str:
-    """Returns the graph format's name of a JAX dtype; raises Refused if it has none (complex, float8, random keys)."""
+    """Returns the graph format's name of a JAX dtype; raises RefusedError if it has none (complex, float8, random keys)."""
     if getattr(dtype, "name", "") == "bfloat16":
         return DType.BF16.value
     try:
         return DType.of(dtype).value
     except (KeyError, TypeError):
-        raise Refused(f"the graph format has no element type {dtype}") from None
+        raise RefusedError(f"the graph format has no element type {dtype}") from None
 
 
 class Context:
@@ -68,7 +68,7 @@ class Context:
                 continue
             try:
                 self._lower(equation)
-            except (Refused, TypeInferenceError) as error:
+            except (RefusedError, TypeInferenceError) as error:
                 self.refused.append(Unsupported(equation.primitive, f"equation {index}", equation.where, str(error)))
                 self._stand_in(equation)
 
@@ -77,7 +77,7 @@ class Context:
             dtype_name(value.dtype)
         function = TABLE.get(equation.primitive)
         if function is None:
-            raise Refused("")
+            raise RefusedError("")
         results = function(self, equation)
         self._names.update(zip(equation.outputs, results if isinstance(results, list) else [results], strict=True))
 
@@ -86,7 +86,7 @@ class Context:
         for output in equation.outputs:
             try:
                 self._names[output] = self.builder.input("stand-in", dtype_name(output.dtype), output.shape)
-            except Refused:
+            except RefusedError:
                 self._untyped.add(output)
 
     def name(self, operand: Value | str) -> str:
@@ -125,7 +125,7 @@ class Context:
 
     def add(self, op: str, *operands: Operand, **attrs: Any) -> str:
         """Adds a node whose source is the equation being lowered, and returns the name of its output."""
-        source = {"op": self._equation.primitive} | ({"where": self._equation.where} if self._equation.where else {})
+        source = {"op": self._equation.primitive.removeprefix("rml.")} | ({"where": self._equation.where} if self._equation.where else {})
         names = [None if operand is None else self.name(operand) for operand in operands]
         result: str = self.builder.add(op, names, source=source, **attrs)
         return result

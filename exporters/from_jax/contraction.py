@@ -1,4 +1,4 @@
-"""Lowerings of dot_general and convolution: any layout of theirs becomes matmul, linear or conv2d between transposes that move data only if needed."""
+"""Lowerings of dot_general and convolution: every layout becomes matmul, linear or conv2d, with transposes only where it needs them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, Refused
+from exporters.from_jax.context import TABLE, Context, RefusedError
 from exporters.from_jax.program import Equation, Value
 
 
 @TABLE.lowers("dot_general")
 def _dot_general(ctx: Context, eqn: Equation) -> str:
-    """Contracts ``a`` and ``b`` into [batch, free axes of a, free axes of b]; several free or contracted axes count as one of their product."""
+    """Contracts ``a`` and ``b`` into [batch, free axes of a, free axes of b]; several free or contracted axes become one.
+
+    Recognised with a bias (:mod:`exporters.from_jax.patterns`), that is the third operand.
+    """
     (contract_a, contract_b), (batch_a, batch_b) = (tuple(map(tuple, pair)) for pair in eqn.params["dimension_numbers"])
-    a, b = eqn.inputs
+    a, b = eqn.inputs[:2]
     shape, dtype = eqn.outputs[0].shape, eqn.outputs[0].dtype
     free_a, free_b = _others(a, batch_a + contract_a), _others(b, batch_b + contract_b)
     if contract_a and not batch_a and a.constant is None and b.constant is not None and np.dtype(dtype).kind == "f":
-        return _linear(ctx, a, b, free_a, free_b, list(zip(contract_b, contract_a, strict=True)), eqn.outputs[0])
+        return _linear(ctx, eqn, free_a, free_b, list(zip(contract_b, contract_a, strict=True)))
     batch = [a.shape[axis] for axis in batch_a]
     rows, columns, depth = _size(a, free_a), _size(b, free_b), _size(a, contract_a)
     left, right = ctx.cast(a, dtype), ctx.cast(b, dtype)
@@ -35,10 +38,11 @@ def _dot_general(ctx: Context, eqn: Equation) -> str:
     return ctx.reshape(ctx.add("matmul", left, right, transpose_a=turned_a, transpose_b=turned_b), shape)
 
 
-def _linear(
-    ctx: Context, x: Value, weight: Value, free_x: Sequence[int], free: Sequence[int], pairs: Sequence[tuple[int, int]], output: Value
-) -> str:
-    """Contracts data with a constant; ``pairs`` are the contracted axes of weight and x. The weight stays as it lies in memory if it can."""
+def _linear(ctx: Context, eqn: Equation, free_x: Sequence[int], free: Sequence[int], pairs: Sequence[tuple[int, int]]) -> str:
+    """Contracts data with a constant, which stays as it lies in memory if it can; ``pairs`` are the contracted axes of weight and x."""
+    x, weight, *biases = eqn.inputs
+    output = eqn.outputs[0]
+    bias = ctx.constant(biases[0].array().reshape(-1), of=biases[0], form="bias") if biases else None
     while weight.producer is not None and weight.producer.primitive == "transpose":  # a weight used both ways is stored once
         perm = weight.producer.params["permutation"]
         free, pairs = [perm[axis] for axis in free], [(perm[axis], other) for axis, other in pairs]
@@ -50,10 +54,11 @@ def _linear(
     if order == tuple(range(len(weight.shape))) and shape == weight.shape and weight.dtype == output.dtype:
         matrix = ctx.name(weight)
     else:
-        matrix = ctx.constant(weight.array().transpose(order).reshape(shape).astype(output.dtype), of=weight, form=f"{order} {shape} {output.dtype}")
+        array = weight.array().transpose(order).reshape(shape).astype(output.dtype)
+        matrix = ctx.constant(array, of=weight, form=f"{order} {shape} {output.dtype}")
     rows = ctx.transpose(ctx.cast(x, output.dtype), (*free_x, *contract_x))
     rows = ctx.reshape(rows, [*(x.shape[axis] for axis in free_x), depth])
-    return ctx.reshape(ctx.add("linear", rows, matrix, None, weight_layout="io" if inputs_first else "oi"), output.shape)
+    return ctx.reshape(ctx.add("linear", rows, matrix, bias, weight_layout="io" if inputs_first else "oi"), output.shape)
 
 
 def _others(value: Value, taken: Sequence[int]) -> tuple[int, ...]:
@@ -76,11 +81,11 @@ def _conv(ctx: Context, eqn: Equation) -> str:
     numbers = params["dimension_numbers"]
     spatial = len(params["window_strides"])
     if spatial not in (1, 2):
-        raise Refused(f"convolution over {spatial} spatial axes")
+        raise RefusedError(f"convolution over {spatial} spatial axes")
     if set(params["lhs_dilation"]) - {1}:
-        raise Refused("a convolution with lhs_dilation (transposed convolution) has no lowering yet")
+        raise RefusedError("a convolution with lhs_dilation (transposed convolution) has no lowering yet")
     if params["batch_group_count"] != 1:
-        raise Refused("a convolution with batch_group_count")
+        raise RefusedError("a convolution with batch_group_count")
     layout = "NCHW" if tuple(numbers.lhs_spec) == tuple(range(spatial + 2)) else "NHWC"
     # A spec gives the positions of batch, channels and spatial axes; (N, C, spatial) and (N, spatial, C) are orders of those.
     ordered = [0, 1, *range(2, spatial + 2)] if layout == "NCHW" else [0, *range(2, spatial + 2), 1]
@@ -97,7 +102,8 @@ def _conv(ctx: Context, eqn: Equation) -> str:
     strides, dilations = window
     groups = params["feature_group_count"]
     y = ctx.add("conv2d", x, weight, None, strides=strides, pads=pads, dilations=dilations, groups=groups, data_layout=layout)
-    return ctx.transpose(ctx.reshape(y, [output.shape[numbers.out_spec[role]] for role in ordered]), np.argsort([numbers.out_spec[role] for role in ordered]))
+    placed = [numbers.out_spec[role] for role in ordered]
+    return ctx.transpose(ctx.reshape(y, [output.shape[axis] for axis in placed]), [placed.index(axis) for axis in range(len(placed))])
 
 
 def _cropped(ctx: Context, x: str, pads: list[tuple[int, int]], layout: str) -> tuple[str, list[tuple[int, int]]]:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, Refused
+from exporters.from_jax.context import TABLE, Context, RefusedError
 from exporters.from_jax.program import Equation, Value
 
-__all__ = ["scalar_value"]
+__all__ = ["before_broadcast", "scalar_value"]
 
-_SAME_NAME = "abs ceil cos erf erfc exp expm1 floor log log1p neg not rsqrt sin sqrt tanh".split()
+_SAME_NAME = ("abs", "ceil", "cos", "erf", "erfc", "exp", "expm1", "floor", "log", "log1p", "neg", "not", "rsqrt", "sin", "sqrt", "tanh")
 _BINARY = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-_COMPARISONS = "eq ne lt le gt ge".split()
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def scalar_value(value: Value) -> Any:
@@ -25,8 +25,8 @@ def scalar_value(value: Value) -> Any:
     return value.array().reshape(()).item()
 
 
-def _thin(value: Value) -> Value:
-    """Returns what was broadcast to give ``value``, where NumPy's broadcasting does the same: it stays small, and a bias keeps its shape."""
+def before_broadcast(value: Value) -> Value:
+    """Returns what was broadcast to give ``value``, where NumPy's broadcasting does the same: a bias keeps its shape."""
     while value.producer is not None and value.producer.primitive == "broadcast_in_dim":
         source = value.producer.inputs[0]
         if tuple(value.producer.params["broadcast_dimensions"]) != tuple(range(len(value.shape) - len(source.shape), len(value.shape))):
@@ -37,7 +37,7 @@ def _thin(value: Value) -> Value:
 
 def _operands(equation: Equation) -> tuple[Value, ...]:
     """Returns the operands before broadcasting where they still broadcast to the equation's shape, else as they are."""
-    thin = tuple(map(_thin, equation.inputs))
+    thin = tuple(map(before_broadcast, equation.inputs))
     return thin if np.broadcast_shapes(*(value.shape for value in thin)) == equation.outputs[0].shape else equation.inputs
 
 
@@ -139,7 +139,7 @@ def _integer_pow(ctx: Context, eqn: Equation) -> str:
 def _pow(ctx: Context, eqn: Equation) -> str:
     x, exponent = _operands(eqn)
     if _kind(eqn) == "i" and (exponent.constant is None or np.any(exponent.array() < 0)):
-        raise Refused("an integer to the power of an integer that may be negative")
+        raise RefusedError("an integer to the power of an integer that may be negative")
     return ctx.add("pow", x, ctx.cast(exponent, x.dtype))
 
 
@@ -151,7 +151,7 @@ def _div(ctx: Context, eqn: Equation) -> str:
     if _never_zero(b):
         return ctx.add("div", a, b, rounding="trunc")
     zero, divisor = _guarded(ctx, b)
-    return ctx.add("select", zero, ctx.scalar(np.array(-1).astype(a.dtype), a.dtype), ctx.add("div", a, divisor, rounding="trunc"))
+    return ctx.add("select", zero, ctx.constant(np.array(-1).astype(a.dtype)), ctx.add("div", a, divisor, rounding="trunc"))
 
 
 @TABLE.lowers("rem")
@@ -193,7 +193,7 @@ def _convert(ctx: Context, eqn: Equation) -> str:
 def _reduce_precision(ctx: Context, eqn: Equation) -> str:
     x, bits = eqn.inputs[0], (eqn.params["exponent_bits"], eqn.params["mantissa_bits"])
     if bits != (8, 23) or x.dtype != np.float32:
-        raise Refused(f"rounding to {bits[0]} exponent bits and {bits[1]} mantissa bits")
+        raise RefusedError(f"rounding to {bits[0]} exponent bits and {bits[1]} mantissa bits")
     return ctx.name(x)
 
 

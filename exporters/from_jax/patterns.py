@@ -1,9 +1,8 @@
-"""Recognises by formula what JAX writes out and the graph has one op for: mean, average pooling, softmax, log_softmax, gelu, silu, leaky_relu, layer_norm,
-indices that wrap.
+"""Recognises by formula what JAX writes out and the graph has one op for: softmax, gelu, layer_norm, average pooling and more (``_RULES``).
 
 Each rule looks at one equation and at the producers of its operands; where the whole formula is there, it gives the equation of an op named
-``rml.*`` in place of the last one. The others stay for whoever else reads them, and go as dead code when nobody does. A formula that differs in
-any way stays as it is written: correct, in more nodes.
+``rml.*`` in place of the last one. The others stay for whoever else reads them, and go as dead code when nobody does. A formula that
+differs in any way stays as it is written: correct, in more nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from exporters.from_jax.elementwise import scalar_value
+from exporters.from_jax.elementwise import before_broadcast, scalar_value
 from exporters.from_jax.program import Equation, Program, Value, live
 
 __all__ = ["recognise"]
@@ -53,8 +52,8 @@ def _near(number: object, wanted: float, dtype: object) -> bool:
 def _factors(value: Value, reads: Counter[Value]) -> tuple[float, Counter[Value]]:
     """Returns a value as a number times a product of values, each with its power.
 
-    Multiplications, negations, whole powers and divisions by a number are taken apart, but for a value that is read elsewhere too: that one is
-    the operand of a formula and not a part of it.
+    Multiplications, negations, whole powers and divisions by a number are taken apart, but for a value that is read elsewhere too: that one
+    is the operand of a formula and not a part of it.
     """
     number, powers, left = 1.0, Counter[Value](), [value]
     while left:
@@ -92,7 +91,7 @@ def _plus_one(value: Value) -> Value | None:
 
 
 def _activation(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """silu: x * logistic(x). gelu: x * (1 + erf(x / sqrt 2)) / 2, the same with erfc, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)) for erf."""
+    """Silu is x * logistic(x); gelu is x * (1 + erf(x / sqrt 2)) / 2, also with erfc, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
     output = equation.outputs[0] if equation.outputs else None
     if equation.primitive not in ("mul", "div") or output is None or np.dtype(output.dtype).kind != "f":
         return None
@@ -136,7 +135,7 @@ def _is_scaled(value: Value, number: float, x: Value, reads: Counter[Value]) -> 
 
 
 def _leaky_relu(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """select(x >= 0, x, alpha * x), where x > 0 and the opposite test are as good."""
+    """Select(x >= 0, x, alpha * x), where x > 0 and the opposite test are as good."""
     if equation.primitive != "select_n" or len(equation.inputs) != 3 or np.dtype(equation.outputs[0].dtype).kind != "f":
         return None
     test, otherwise, chosen = equation.inputs
@@ -150,14 +149,16 @@ def _leaky_relu(equation: Equation, reads: Counter[Value]) -> list[Equation] | N
 
 def _spread(value: Value) -> tuple[Value, tuple[int, ...]] | None:
     """Returns what stands again along its reduced axes, as size 1 or repeated, and which axes these are."""
-    operands = _made_by(value, "broadcast_in_dim")
-    if not operands:
+    if not _made_by(value, "broadcast_in_dim"):
         return None
-    assert value.producer is not None
-    dims = tuple(value.producer.params["broadcast_dimensions"])
-    if tuple(value.shape[dim] for dim in dims) != operands[0].shape:
+    source, dims = value, tuple(range(len(value.shape)))
+    while operands := _made_by(source, "broadcast_in_dim"):
+        assert source.producer is not None
+        dims = tuple(dims[dim] for dim in source.producer.params["broadcast_dimensions"])
+        source = operands[0]
+    if tuple(value.shape[dim] for dim in dims) != source.shape:
         return None
-    return operands[0], tuple(axis for axis in range(len(value.shape)) if axis not in dims)
+    return source, tuple(axis for axis in range(len(value.shape)) if axis not in dims)
 
 
 def _reduced(value: Value, primitive: str) -> tuple[Value, tuple[int, ...]] | None:
@@ -172,7 +173,7 @@ def _reduced(value: Value, primitive: str) -> tuple[Value, tuple[int, ...]] | No
 
 
 def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """sum(x) / n, and the same with the sum spread along its axes before it is divided."""
+    """The sum over n, and the same with the sum spread along its axes before it is divided."""
     if equation.primitive not in ("div", "mul") or np.dtype(equation.outputs[0].dtype).kind != "f":
         return None
     total, number = equation.inputs if scalar_value(equation.inputs[0]) is None else equation.inputs[::-1]
@@ -191,7 +192,8 @@ def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     if spread is None:
         return _replace(equation, "rml.mean", operands[0], axes=axes)
     mean = Value(summed.shape, summed.dtype)
-    return [*_replace(Equation("", (), (mean,), {}, equation.where), "rml.mean", operands[0], axes=axes), *_replace(equation, "broadcast_in_dim", mean, **spread.params)]
+    first = Equation("", (), (mean,), {}, equation.where)
+    return _replace(first, "rml.mean", operands[0], axes=axes) + _replace(equation, "broadcast_in_dim", mean, **spread.params)
 
 
 def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -213,8 +215,14 @@ def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] |
     if counted is None or counted.primitive != "reduce_window_sum" or counted.inputs[0].constant is None:
         return None
     ones, x = counted.inputs[0], operands[0]
-    same = len(ones.shape) == len(x.shape) and all(a == b or (a, window) == (1, 1) for a, b, window in zip(ones.shape, x.shape, params["window_dimensions"], strict=True))
-    if not same or not bool(np.all(ones.array() == 1)) or dict(counted.params) != dict(params):
+    if len(ones.shape) != len(x.shape):
+        return None
+    pairs = zip(ones.shape, x.shape, params["window_dimensions"], strict=True)
+    if (
+        any(size not in (wanted, 1) or (size != wanted and window != 1) for size, wanted, window in pairs)
+        or not bool(np.all(ones.array() == 1))
+        or dict(counted.params) != dict(params)
+    ):
         return None
     return _replace(equation, "rml.avg_pool", operands[0], **params, divisor="valid", divisor_value=None)
 
@@ -227,7 +235,7 @@ def _shifted(value: Value) -> tuple[Value, int] | None:
 
 
 def _softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """exp(s) / sum(exp(s)) with s = x - max(x)."""
+    """The formula exp(s) / sum(exp(s)) with s = x - max(x)."""
     if equation.primitive != "div":
         return None
     powers, total = equation.inputs
@@ -239,7 +247,7 @@ def _softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None
 
 
 def _log_softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """s - log(sum(exp(s))) with s = x - max(x)."""
+    """The formula s - log(sum(exp(s))) with s = x - max(x)."""
     if equation.primitive != "sub" or not (shifted := _shifted(equation.inputs[0])):
         return None
     logarithm = _made_by(equation.inputs[1], "log")
@@ -290,8 +298,8 @@ def _affine(equation: Equation, normed: Value, operand: Value, reads: Counter[Va
 
 def _fits(operand: Value, x: Value, axes: int) -> bool:
     """True if a constant varies along the last ``axes`` axes of x at most."""
-    lead = len(operand.shape) - axes
-    return operand.size == 1 or (operand.shape[max(lead, 0) :] == x.shape[-axes:] and all(size == 1 for size in operand.shape[: max(lead, 0)]))
+    lead = max(len(operand.shape) - axes, 0)
+    return operand.size == 1 or (operand.shape[lead:] == x.shape[-axes:] and set(operand.shape[:lead]) <= {1})
 
 
 def _scaled_root(value: Value, root: str) -> tuple[Value | None, Value | None]:
@@ -306,7 +314,7 @@ def _scaled_root(value: Value, root: str) -> tuple[Value | None, Value | None]:
 
 
 def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
-    """Returns which formula of the variance of x ``value`` is: two_pass, mean((x - mean)^2), or fast, mean(x^2) - mean(x)^2, at least 0 or not."""
+    """Returns which formula of x's variance it is: two_pass, mean((x - mean)^2), or fast, mean(x^2) - mean(x)^2, at least 0 or not."""
     spread = _spread(value)
     kept = spread is None
     core = spread[0] if spread else value
@@ -350,6 +358,22 @@ def _squared(value: Value) -> Value | None:
     return operands[0] if operands and operands[0] is operands[1] else None
 
 
+def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """A product with a constant matrix to which a constant vector is added."""
+    if equation.primitive != "add" or np.dtype(equation.outputs[0].dtype).kind != "f":
+        return None
+    for product, bias in (equation.inputs, equation.inputs[::-1]):
+        operands, vector = _made_by(product, "dot_general"), before_broadcast(bias)
+        if not operands or len(operands) > 2 or reads[product] != 1 or operands[1].constant is None or vector.constant is None:
+            continue
+        assert product.producer is not None
+        (_, contracted), (batch, _) = product.producer.params["dimension_numbers"]
+        matrix = contracted and not batch and len(operands[1].shape) == len(contracted) + 1
+        if matrix and product.shape == equation.outputs[0].shape and vector.shape[-1:] == (vector.size,) == product.shape[-1:]:
+            return _replace(equation, "dot_general", *operands, vector, **product.producer.params)
+    return None
+
+
 def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """A gather along one axis at ``select(i < 0, i + size, i)``, which is how jnp makes negative indices count from the end."""
     if equation.primitive != "gather" or len(equation.params["dimension_numbers"].start_index_map) != 1:
@@ -369,4 +393,14 @@ def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation
 
 
 Rule = Callable[[Equation, "Counter[Value]"], "list[Equation] | None"]
-_RULES: tuple[Rule, ...] = (_mean, _average_pool, _softmax, _log_softmax, _activation, _leaky_relu, _layer_norm, _wrapping_gather)
+_RULES: tuple[Rule, ...] = (
+    _mean,
+    _average_pool,
+    _softmax,
+    _log_softmax,
+    _activation,
+    _leaky_relu,
+    _layer_norm,
+    _biased_product,
+    _wrapping_gather,
+)

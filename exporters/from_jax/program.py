@@ -1,11 +1,12 @@
-"""A JAX function as one flat list of equations: calls inlined, identities dropped, whatever depends on constants alone computed, dead code left out.
+"""A JAX function as one flat list of equations: calls inlined, identities and dead code dropped, what constants alone determine computed.
 
-A jaxpr nests: every ``jit``, custom derivative and checkpoint is a call with a jaxpr of its own. Here it becomes records that know their producers,
-which is what recognising a formula needs. JAX is imported by the functions that use it.
+A jaxpr nests: every ``jit``, custom derivative and checkpoint is a call with a jaxpr of its own. Here it becomes records that know their
+producers, which is what recognising a formula needs. JAX is imported by the functions that use it.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -27,9 +28,24 @@ _CALLS = {
 """Primitives that only call: name -> the parameter that holds the jaxpr."""
 
 _IDENTITIES = frozenset(
-    "copy copy_p device_put layout_constraint name optimization_barrier pvary reshard sharding_constraint stop_gradient".split()
+    (
+        "copy",
+        "copy_p",
+        "device_put",
+        "layout_constraint",
+        "name",
+        "optimization_barrier",
+        "pvary",
+        "reshard",
+        "sharding_constraint",
+        "stop_gradient",
+    )
 )
 """Primitives that hand their operands on: what they tell the compiler has no meaning here."""
+
+_REARRANGING = frozenset(("broadcast_in_dim", "convert_element_type", "reshape", "rev", "slice", "squeeze", "transpose"))
+_COMPUTED = ".folded"
+"""A constant computed from named ones, by more than rearranging, is called after the first one, with this at its end."""
 
 _FOLDED_BYTES = 1 << 20
 """A constant result may grow beyond its constant operands up to this size; larger ones (a mask made by iota) are computed at run time."""
@@ -183,13 +199,19 @@ def _literal(atom: Any) -> Value | None:
     return Value(tuple(atom.aval.shape), atom.aval.dtype, constant=np.asarray(atom.val, atom.aval.dtype))
 
 
+@functools.cache
+def _source_info_util() -> Any:
+    """Returns JAX's module of source lines, to which there is no public way, told that the lines of this package are not the model's."""
+    from jax._src import source_info_util
+
+    source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
+    return source_info_util
+
+
 def _source_line(eqn: Any) -> str:
     """Returns ``model.py:12 (layer)``, the innermost line that is neither JAX's nor ours; empty if there is none."""
     try:
-        from jax._src import source_info_util  # no public way to it
-
-        source_info_util.register_exclusion(os.path.dirname(__file__))
-        line = source_info_util.summarize(eqn.source_info)
+        line = _source_info_util().summarize(eqn.source_info)
     except (ImportError, AttributeError, TypeError):
         return ""
     return "" if line == "unknown" else re.sub(r":(\d+):\d+", r":\1", os.path.basename(line))
@@ -206,7 +228,8 @@ def _simplified(equation: Equation) -> Value | None:
             choices = np.unique(inputs[0].array())
             candidate = inputs[1 + int(choices[0])] if choices.size == 1 else None
         case "max":  # jax.nn.softmax clamps its maximum from below by -inf, lest a reduction over nothing be undefined
-            candidate = next((b for a, b in (inputs, inputs[::-1]) if a.constant is not None and a.size == 1 and a.array() == -np.inf), None)
+            lowest = [value for value in inputs if value.constant is not None and value.size == 1 and value.array() == -np.inf]
+            candidate = next((value for value in inputs if value not in lowest), None) if lowest else None
     return candidate if candidate is not None and output is not None and _same_type(candidate, output) else None
 
 
@@ -233,8 +256,11 @@ def _fold(eqn: Any, equation: Equation) -> bool:
         except Exception:  # one that cannot run by itself (a collective) stays, to be refused by name if an output needs it
             return False
     names = [value.name for value in inputs if value.name]
+    name = names[0] if names else ""
+    if name and equation.primitive not in _REARRANGING and not name.endswith(_COMPUTED):
+        name += _COMPUTED
     for output, result in zip(outputs, results if eqn.primitive.multiple_results else [results], strict=True):
-        output.constant, output.name = result, names[0] if names else ""
+        output.constant, output.name = result, name
     return True
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, Refused
+from exporters.from_jax.context import TABLE, Context, RefusedError
 from exporters.from_jax.program import Equation, Value
 
 
-@TABLE.lowers("reshape", "squeeze", "expand_dims")
+@TABLE.lowers("reshape", "squeeze")
 def _reshape(ctx: Context, eqn: Equation) -> str:
     return ctx.reshape(eqn.inputs[0], eqn.outputs[0].shape)
 
@@ -93,10 +93,11 @@ def _rev(ctx: Context, eqn: Equation) -> str:
 def _pad(ctx: Context, eqn: Equation) -> str:
     x, value = eqn.inputs
     if value.constant is None:
-        raise Refused("the padding value is computed at run time")
+        raise RefusedError("the padding value is computed at run time")
     low, high, interior = zip(*eqn.params["padding_config"], strict=True) if x.shape else ((), (), ())
     number = value.array().item()
-    return ctx.add("pad", x, mode="constant", low=low, high=high, interior=interior, value=int(number) if number is True or number is False else number)
+    number = int(number) if isinstance(number, bool) else number
+    return ctx.add("pad", x, mode="constant", low=low, high=high, interior=interior, value=number)
 
 
 @TABLE.lowers("iota")
@@ -116,9 +117,9 @@ def _dynamic_slice(ctx: Context, eqn: Equation) -> str:
             result = _cut(ctx, result, axis, first, first + size)
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         if start.constant is None and size != x.shape[axis]:
-            first = ctx.add("clamp", _index(ctx, start), lo=0, hi=x.shape[axis] - size)
-            steps = ctx.constant(np.arange(size).astype(ctx.builder.type(first).dtype.numpy))
-            result = _take(ctx, result, ctx.add("add", first, steps), axis, "clamp", None)
+            lowest = ctx.add("clamp", _index(ctx, start), lo=0, hi=x.shape[axis] - size)
+            steps = ctx.constant(np.arange(size).astype(ctx.builder.type(lowest).dtype.numpy))
+            result = _take(ctx, result, ctx.add("add", lowest, steps), axis, "clamp", None)
     return result
 
 
@@ -144,10 +145,10 @@ def _gather(ctx: Context, eqn: Equation) -> str:
     numbers, sizes = eqn.params["dimension_numbers"], tuple(eqn.params["slice_sizes"])
     axes = tuple(numbers.start_index_map)
     if len(axes) != 1 or numbers.operand_batching_dims or not set(numbers.collapsed_slice_dims) <= set(axes):
-        raise Refused("only a gather along one axis has a lowering")
+        raise RefusedError("only a gather along one axis has a lowering")
     axis = axes[0]
     if sizes != (*x.shape[:axis], 1, *x.shape[axis + 1 :]):
-        raise Refused("only a gather of whole slices of size 1 along its axis has a lowering")
+        raise RefusedError("only a gather of whole slices of size 1 along its axis has a lowering")
     wrap = eqn.params.get("wrap_negative", False)
     batch = indices.shape if wrap else indices.shape[:-1]
     mode = eqn.params["mode"].name
@@ -172,7 +173,7 @@ def _gathered_order(axis: int, batch_rank: int, offsets: tuple[int, ...], rank: 
 
 
 def _fill_value(eqn: Equation) -> Any:
-    """Returns what an index out of range reads: the primitive's value, else NaN, the lowest signed, the highest unsigned integer or true."""
+    """Returns what an index out of range reads: the primitive's value, else NaN, the lowest signed or highest unsigned integer, true."""
     value, dtype = eqn.params["fill_value"], np.dtype(eqn.outputs[0].dtype)
     if value is not None:
         return np.asarray(value).item()

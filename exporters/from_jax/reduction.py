@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, Refused
+from exporters.from_jax.context import TABLE, Context, RefusedError
 from exporters.from_jax.program import Equation, Value
 
 _REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod", "rml.mean": "mean"}
@@ -24,7 +24,7 @@ def _reduce(ctx: Context, eqn: Equation) -> str:
 @TABLE.lowers("reduce_and", "reduce_or")
 def _reduce_bits(ctx: Context, eqn: Equation) -> str:
     if np.dtype(eqn.inputs[0].dtype).kind != "b":
-        raise Refused("a bitwise reduction of integers")
+        raise RefusedError("a bitwise reduction of integers")
     kind = "all" if eqn.primitive == "reduce_and" else "any"
     return ctx.add("reduce", eqn.inputs[0], kind=kind, axes=sorted(eqn.params["axes"]), keepdims=False, nan="propagate", empty="identity")
 
@@ -65,7 +65,7 @@ def _reduce_window(ctx: Context, eqn: Equation) -> str:
     """A window over any axes: the axes it does not touch are batch and channels, in place where they stand so, else after a transpose."""
     x, params, shape = eqn.inputs[0], eqn.params, eqn.outputs[0].shape
     if set(params["base_dilation"]) - {1}:
-        raise Refused("a window over a dilated operand (base_dilation)")
+        raise RefusedError("a window over a dilated operand (base_dilation)")
     steps = list(zip(params["window_dimensions"], params["window_strides"], params["padding"], params["window_dilation"], strict=True))
     touched = [axis for axis, (size, stride, pad, _) in enumerate(steps) if (size, stride, *pad) != (1, 1, 0, 0)]
     if not touched:
@@ -76,12 +76,12 @@ def _reduce_window(ctx: Context, eqn: Equation) -> str:
     if 3 <= rank <= 5 and set(touched) <= set(range(2, rank)):
         return _pool(ctx, eqn, ctx.name(x), [steps[axis] for axis in range(2, rank)], "NCHW")
     if len(touched) > 3:
-        raise Refused(f"a window over {len(touched)} axes")
+        raise RefusedError(f"a window over {len(touched)} axes")
     kept = [axis for axis in range(rank) if axis not in touched]
     order = kept + touched
     rows = ctx.reshape(ctx.transpose(x, order), [math.prod(x.shape[axis] for axis in kept), 1, *(x.shape[axis] for axis in touched)])
     pooled = _pool(ctx, eqn, rows, [steps[axis] for axis in touched], "NCHW")
-    return ctx.transpose(ctx.reshape(pooled, [shape[axis] for axis in order]), np.argsort(order))
+    return ctx.transpose(ctx.reshape(pooled, [shape[axis] for axis in order]), [order.index(axis) for axis in range(rank)])
 
 
 def _pool(ctx: Context, eqn: Equation, x: str, steps: list[tuple[int, int, tuple[int, int], int]], layout: str) -> str:
@@ -91,8 +91,8 @@ def _pool(ctx: Context, eqn: Equation, x: str, steps: list[tuple[int, int, tuple
         return ctx.add("max_pool", x, dilations=dilations, nan="propagate", **attrs)
     if eqn.primitive == "reduce_window_min":
         if np.dtype(eqn.inputs[0].dtype).kind != "f":
-            raise Refused("the minimum of integers over a window")
+            raise RefusedError("the minimum of integers over a window")
         return ctx.add("neg", ctx.add("max_pool", ctx.add("neg", x), dilations=dilations, nan="propagate", **attrs))
     if set(dilations) != {1}:
-        raise Refused("a sum over a dilated window")
+        raise RefusedError("a sum over a dilated window")
     return ctx.add("avg_pool", x, divisor=eqn.params.get("divisor", "fixed"), divisor_value=eqn.params.get("divisor_value", 1), **attrs)

@@ -225,15 +225,15 @@ _OPS: dict[str, OpDef] = {}
 def define(**fields: Any) -> OpDef:
     """Adds an op to the table and returns its record.
 
-    Args:
+    Fields:
         name: snake_case, as written in files.
         inputs: operand names; ``bias?`` is optional, ``xs*`` repeats.
         attrs: attribute name -> :class:`Attr`.
         outputs: result names.
         infer: ``infer(*operand_types, **attrs)`` -> output TensorType or tuple of them; raises :class:`Rule` with the reason.
-        reference: ``reference(*operands, **attrs)`` on NumPy arrays -> array or tuple. Works in any float precision: run in float64 it is the
-            oracle. It computes in the precision of its operands and returns arrays of exactly the inferred dtypes and shapes; values that
-            the op refuses raise :class:`Rule`.
+        reference: ``reference(*operands, **attrs)`` on NumPy arrays -> array or tuple. Works in any float precision: run in float64 it is
+            the oracle. It computes in the precision of its operands, writes to none of them, and returns arrays of exactly the inferred
+            dtypes and shapes; values that the op refuses raise :class:`Rule`.
         elementwise: every output element depends on the broadcast operand elements at its own position only.
         view: output 0 is operand 0 seen through another shape and strides; the reference returns a NumPy view wherever NumPy can.
         inplace: (output, operand) pairs: the output may overwrite the operand's buffer when their sizes agree.

@@ -247,7 +247,7 @@ def _names(text: str) -> list[str]:
 
 
 _plans: dict[int, tuple[weakref.ref[Body], ExecutionPlan]] = {}
-_plans_lock = threading.RLock()
+_plans_lock = threading.Lock()
 
 
 def plan_for(body: Body) -> ExecutionPlan:

@@ -350,8 +350,6 @@ class _Emitter:
     def emit(self) -> list[int]:
         """Returns the instructions as the interpreter takes them."""
         last_load = max((i for i, item in enumerate(self._program.instructions) if any(map(self._may_share, item.operands))), default=-1)
-        if last_load < 0 or not self._program.instructions:
-            self._store_results()
         for index, instruction in enumerate(self._program.instructions):
             self._one(instruction)
             if index >= last_load:
@@ -433,7 +431,7 @@ class _Emitter:
             name, a, b = _SWAPPED[name], b, a
         if self._accumulator == b and b not in self._memory:
             self._spill()
-        scalar = self._is_scalar(b) and not (self._memory[b] < self._first_slot and self._is_bool_input(b))
+        scalar = self._is_scalar(b)
         m = self._memory[b] if scalar else self._in_lanes(b)
         self._load(a)
         self._write_over(f"{name}_s" if scalar else name, (a, b), m)
@@ -453,9 +451,9 @@ class _Emitter:
         return self._memory[name] < self._first_slot and (self._is_bool_input(name) or self._is_scalar(name))
 
     def _store_results(self) -> None:
-        """Stores the results that exist and are not stored yet, the one in the accumulator first."""
+        """Stores the results that exist and are not stored yet: operands passed on, then the one in the accumulator, then the others."""
         ready = [i for i, name in self._waiting.items() if name == self._accumulator or name in self._memory]
-        for output in sorted(ready, key=lambda i: self._waiting[i] != self._accumulator):
+        for output in sorted(ready, key=lambda i: (not self._may_share(self._waiting[i]), self._waiting[i] != self._accumulator)):
             name = self._waiting.pop(output)
             self._load(name)
             is_bool = self._result_types[output] is DType.BOOL

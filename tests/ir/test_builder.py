@@ -40,13 +40,13 @@ def test_an_operand_may_be_absent():
 def test_inference_errors_name_node_and_source():
     b = GraphBuilder("g")
     x, y = b.input("x", "f32", (2, 3)), b.input("y", "f32", (4,))
-    with pytest.raises(TypeInferenceError, match=r"^add 'sum' \(model.py:12\): .*x.*f32\[2,3\].*f32\[4\]"):
+    with pytest.raises(TypeInferenceError, match=r"^add 'sum' \(model.py:12\): .* Inputs: a=f32\[2,3\] b=f32\[4\]"):
         b.add("add", [x, y], name="sum", source={"op": "aten.add.Tensor", "where": "model.py:12"})
     with pytest.raises(TypeInferenceError, match=r"^reluu 'reluu': there is no op 'reluu' \(similar: relu"):
         b.add("reluu", [x])
     with pytest.raises(TypeInferenceError, match="has no attribute 'axis'"):
         b.add("relu", [x], axis=0)
-    with pytest.raises(VerifyError, match="relu 'relu.*': reads value 'nowhere', which is not defined"):
+    with pytest.raises(VerifyError, match=r"relu 'relu.*': reads value 'nowhere', which is not defined"):
         b.add("relu", ["nowhere"])
     with pytest.raises(VerifyError, match="has 1 outputs; got 2 names"):
         b.add("relu", [x], outputs=["a", "b"])

@@ -12,7 +12,7 @@ F32 = TensorType(DType.F32, (2,))
 
 
 def node(name: str, *inputs: str | None, op: str = "add", out: str | None = None) -> Node:
-    return Node(op, name, inputs, (Value(out or name, F32),))
+    return Node(op, name, inputs, (Value(name if out is None else out, F32),))
 
 
 def graph(*nodes: Node, inputs=("x",), outputs=(("y", "x"),), constants=(), functions=None) -> Graph:
@@ -33,7 +33,9 @@ def test_a_good_graph_passes():
 def test_undefined_disordered_and_cyclic_are_told_apart():
     assert "add 'a': reads value 'ghost', which nothing defines" in problem(graph(node("a", "ghost")))
     assert "add 'a': reads value 'b' before node 'b' defines it" in problem(graph(node("a", "b"), node("b", "x")))
-    assert "add 'a': reads its own result: a cycle through a -> c -> b -> a" in problem(graph(node("a", "b"), node("b", "c"), node("c", "a")))
+    assert "add 'a': reads its own result: a cycle through a -> c -> b -> a" in problem(
+        graph(node("a", "b"), node("b", "c"), node("c", "a"))
+    )
     assert "add 'a': reads its own result: a cycle through a -> a" in problem(graph(node("a", "a")))
 
 

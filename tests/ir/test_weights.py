@@ -1,3 +1,4 @@
+import contextlib
 import json
 import mmap
 
@@ -72,10 +73,8 @@ def test_malformed_files(file, message, tmp_path):
 
 @given(st.binary(max_size=80), st.binary(max_size=16))
 def test_any_bytes_give_tensors_or_a_format_error(header, data):
-    try:
+    with contextlib.suppress(GraphFormatError):
         read_tensors(content(header, data))
-    except GraphFormatError:
-        pass
 
 
 @given(st.data())
@@ -97,7 +96,7 @@ def test_every_truncation_is_noticed():
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(GraphFormatError, match="w.safetensors: cannot be read; got No such file"):
+    with pytest.raises(GraphFormatError, match=r"w.safetensors: cannot be read; got No such file"):
         read_tensors(tmp_path / "w.safetensors")
 
 
@@ -136,7 +135,12 @@ def test_the_first_tensor_is_aligned_to_a_cache_line(tmp_path):
 
 
 def test_the_safetensors_library_reads_what_we_write_and_the_other_way_round(tmp_path):
-    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(True), "c": np.zeros((0, 2), np.int64), "d": np.ones(3, np.float16)}
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.array(True),
+        "c": np.zeros((0, 2), np.int64),
+        "d": np.ones(3, np.float16),
+    }
     write_tensors(tmp_path / "ours", {key: Tensor(TensorType.of(array), array) for key, array in arrays.items()}, {"k": "v"})
     for key, array in safetensors.numpy.load_file(tmp_path / "ours").items():
         np.testing.assert_array_equal(array, arrays[key], strict=True)
@@ -167,13 +171,18 @@ def test_a_misaligned_tensor_is_copied():
     assert not tensors["b"].data.flags.writeable
 
 
+def write_half(path) -> None:
+    with write_file(path) as file:
+        file.write(b"half")
+        raise RuntimeError("killed")
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="killed"), write_file(path) as file:
-        file.write(b"half")
-        raise RuntimeError("killed")
+    with pytest.raises(RuntimeError, match="killed"):
+        write_half(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(GraphFormatError, match="cannot be written; got No such file"), write_file(tmp_path / "no" / "f") as file:
-        file.write(b"")
+    with pytest.raises(GraphFormatError, match="cannot be written; got No such file"):
+        write_half(tmp_path / "no" / "f")

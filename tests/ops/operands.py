@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 
-from rml_exec.ops import Case, OpDef, Tolerance
+from rml_exec.ops import Case, OpDef, Tolerance, get_op
 from rml_exec.types import DType, TensorType
 
 
@@ -61,3 +62,12 @@ def assert_within(got: np.ndarray, want: np.ndarray, tolerance: Tolerance) -> No
         assert np.all(np.abs(near - exact) <= bound), (
             f"worst element: got {near[worst]!r}, want {exact[worst]!r}, may differ by {bound[worst]:.3g}"
         )
+
+
+def run(op: str, *operands: Any, **attrs: Any) -> np.ndarray:
+    """Infers and runs the reference of an op of one result on array-likes (None: absent); both must agree on the type of the result."""
+    arrays = [None if operand is None else np.asarray(operand) for operand in operands]
+    (inferred,) = get_op(op).infer_types(op, [None if array is None else TensorType.of(array) for array in arrays], attrs)
+    (result,) = get_op(op).run_reference(arrays, attrs)
+    assert TensorType.of(result) == inferred
+    return result

@@ -139,13 +139,14 @@ typedef struct {
   char *data;
   int64_t item, column_stride;    // item size in bytes; elements from column to column
   const int64_t *row_strides;     // per outer axis, in elements; null for an output
-  bool gathered;
+  bool gathered, periodic;        // periodic: every segment of whole rows holds the same, so it is gathered once
   int64_t offset;                 // of the current row, in elements
 } tensor;
 
 typedef struct {
   int64_t elements, columns;      // in all; per row
   bool across_rows;               // segments run on into the next row: rows are too short to be worth one each
+  bool any_gathered;
   int64_t grain;                  // fewest elements that are worth a thread
   int64_t outputs, inputs, constants, slots, instructions, rank;
   const int64_t *dims;            // outer axes
@@ -158,7 +159,7 @@ typedef struct {
 
 static void decode(step *s, const rml_args *args, float *slots) {
   const int64_t *p = args->p;
-  s->elements = p[0], s->columns = p[1], s->across_rows = p[2], s->grain = p[3];
+  s->elements = p[0], s->columns = p[1], s->across_rows = p[2], s->grain = p[3], s->any_gathered = false;
   s->outputs = p[4], s->inputs = p[5], s->constants = p[6], s->slots = p[7], s->instructions = p[8], s->rank = p[9];
   s->dims = p + 10;
   p += 10 + s->rank;
@@ -170,6 +171,9 @@ static void decode(step *s, const rml_args *args, float *slots) {
       p += 1;
     } else {
       x->gathered = p[1], x->column_stride = p[2], x->row_strides = p + 3;
+      x->periodic = s->across_rows;
+      for (int64_t axis = 0; axis < s->rank; axis++) x->periodic &= x->row_strides[axis] == 0;
+      s->any_gathered |= x->gathered;
       p += 3 + s->rank;
     }
     next->stride = x->gathered || x->column_stride ? x->item : 0;
@@ -247,40 +251,48 @@ static void interpret(const step *s, int64_t n) {
   for (int64_t j = 0; j < s->outputs; j++) memcpy(s->operands[j].base + i * s->operands[j].stride, pads[j], (n - i) * s->operands[j].stride);
 }
 
+// Points the inputs at n elements from `column` of the current row on, gathering where needed, and goes on to the position behind them.
+static int64_t place_inputs(step *s, char (*segments)[SEGMENT * 4], int64_t column, int64_t n, bool first) {
+  tensor *inputs = s->tensors + s->outputs, *end = inputs + s->inputs;
+  operand *placed = s->operands + s->outputs;
+  int gathered = 0;
+  for (tensor *x = inputs; x < end; x++)
+    placed[x - inputs].base = x->gathered ? segments[gathered++] : x->data + (x->offset + column * x->column_stride) * x->item;
+  for (int64_t filled = 0; filled < n;) {   // one round unless the segment runs across rows
+    int64_t part = s->columns - column < n - filled ? s->columns - column : n - filled;
+    for (tensor *x = inputs; x < end; x++)
+      if (x->gathered && (first || !x->periodic)) gather(placed[x - inputs].base + filled * x->item, x, column, part);
+    filled += part, column += part;
+    if (column == s->columns) {
+      column = 0;
+      go_to_next_row(s);
+    }
+  }
+  return column;
+}
+
 void RML_KERNEL(elementwise)(const rml_args *args) {
   float slots[MAX_SLOTS * STEP] __attribute__((aligned(64)));
   char segments[MAX_GATHERED][SEGMENT * 4] __attribute__((aligned(64)));
   step s;
+  if (args->p[0] == 0) return;
   decode(&s, args, slots);
   int64_t threads = s.elements / s.grain;
   threads = threads < 1 ? 1 : threads < args->threads ? threads : args->threads;
-  if (args->thread >= threads || s.elements == 0) return;
-  int64_t begin = s.elements * args->thread / threads & ~63, end = s.elements * (args->thread + 1) / threads & ~63;
-  if (args->thread + 1 == threads) end = s.elements;
+  if (args->thread >= threads) return;
+  // Threads share units: whole cache lines, or segments of whole rows.
+  int64_t unit = s.across_rows ? SEGMENT / s.columns * s.columns : 64, begin, end;
+  rml_share((s.elements + unit - 1) / unit, args->thread, (int)threads, &begin, &end);
+  begin *= unit, end *= unit;
+  if (end > s.elements) end = s.elements;
 
-  tensor *first_input = s.tensors + s.outputs, *last = first_input + s.inputs;
-  bool any_gathered = false;
-  for (tensor *x = first_input; x < last; x++) any_gathered |= x->gathered;
-  int64_t column = begin % s.columns;
+  int64_t column = begin % s.columns, limit = s.across_rows ? unit : s.any_gathered ? SEGMENT : INT64_MAX;
   go_to_row(&s, begin / s.columns);
   for (int64_t done = begin; done < end;) {
-    int64_t n = end - done;
-    if (any_gathered && n > SEGMENT) n = SEGMENT;
+    int64_t n = end - done < limit ? end - done : limit;
     if (!s.across_rows && n > s.columns - column) n = s.columns - column;
     for (int64_t j = 0; j < s.outputs; j++) s.operands[j].base = s.tensors[j].data + done * s.tensors[j].item;
-    int gathered = 0;
-    for (tensor *x = first_input; x < last; x++)
-      s.operands[x - s.tensors].base = x->gathered ? segments[gathered++] : x->data + (x->offset + column * x->column_stride) * x->item;
-    for (int64_t filled = 0; filled < n;) {   // one round unless the segment runs across rows
-      int64_t part = s.columns - column < n - filled ? s.columns - column : n - filled;
-      for (tensor *x = first_input; x < last; x++)
-        if (x->gathered) gather(s.operands[x - s.tensors].base + filled * x->item, x, column, part);
-      filled += part, column += part;
-      if (column == s.columns) {
-        column = 0;
-        go_to_next_row(&s);
-      }
-    }
+    column = place_inputs(&s, segments, column, n, done == begin);
     interpret(&s, n);
     done += n;
   }

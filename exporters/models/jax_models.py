@@ -1,0 +1,78 @@
+"""The JAX models of the zoo: functions of a parameter pytree that NumPy draws from a fixed seed; no bias, scale or statistic is 0 or 1."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from exporters.models.zoo import zoo_model
+
+__all__: list[str] = []
+
+Params = dict[str, dict[str, np.ndarray]]
+
+
+def _affine(generator: np.random.Generator, *shape: int) -> dict[str, np.ndarray]:
+    """Returns a kernel with the outputs on its last axis, scaled so that activations keep an rms near 1, and its bias."""
+    kernel = generator.standard_normal(shape) * math.sqrt(2 / math.prod(shape[:-1]))
+    return {"kernel": kernel.astype(np.float32), "bias": generator.normal(0, 0.1, shape[-1]).astype(np.float32)}
+
+
+def _statistics(generator: np.random.Generator, channels: int) -> dict[str, np.ndarray]:
+    """Returns scale, bias, mean and variance of a batch norm."""
+    drawn = {
+        "scale": generator.uniform(0.5, 1.5, channels),
+        "bias": generator.normal(0, 0.1, channels),
+        "mean": generator.normal(0, 0.1, channels),
+        "variance": generator.uniform(0.5, 1.5, channels),
+    }
+    return {name: values.astype(np.float32) for name, values in drawn.items()}
+
+
+@zoo_model("jax_mlp", description="784-512-512-10, relu")
+def jax_mlp() -> tuple[Any, Any]:
+    import jax
+
+    generator = np.random.default_rng(1)
+    params = {"hidden_1": _affine(generator, 784, 512), "hidden_2": _affine(generator, 512, 512), "logits": _affine(generator, 512, 10)}
+
+    def mlp(params: Params, x: Any) -> Any:
+        for name in ("hidden_1", "hidden_2"):
+            x = jax.nn.relu(x @ params[name]["kernel"] + params[name]["bias"])
+        return x @ params["logits"]["kernel"] + params["logits"]["bias"]
+
+    return functools.partial(mlp, params), (generator.standard_normal((1, 784), np.float32),)
+
+
+@zoo_model("jax_cnn", description="three convolutions with batch norm, relu and pools on 32x32x3 (NHWC), 10 classes")
+def jax_cnn() -> tuple[Any, Any]:
+    import jax
+    from jax import lax
+
+    generator = np.random.default_rng(2)
+    widths = (3, 32, 64, 128)
+    params = {"logits": _affine(generator, widths[-1], 10)}
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        params[f"conv_{index}"] = _affine(generator, 3, 3, inputs, outputs)
+        params[f"norm_{index}"] = _statistics(generator, outputs)
+
+    def convolution(p: dict[str, np.ndarray], x: Any) -> Any:
+        return lax.conv_general_dilated(x, p["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + p["bias"]
+
+    def batch_norm(p: dict[str, np.ndarray], x: Any) -> Any:
+        return (x - p["mean"]) * (lax.rsqrt(p["variance"] + 1e-5) * p["scale"]) + p["bias"]
+
+    def max_pool(x: Any) -> Any:
+        return lax.reduce_window(x, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+    def cnn(params: Params, x: Any) -> Any:
+        for index in range(len(widths) - 1):
+            x = max_pool(x) if index else x
+            x = jax.nn.relu(batch_norm(params[f"norm_{index}"], convolution(params[f"conv_{index}"], x)))
+        return x.mean((1, 2)) @ params["logits"]["kernel"] + params["logits"]["bias"]
+
+    return functools.partial(cnn, params), (generator.standard_normal((1, 32, 32, 3), np.float32),)

@@ -1,0 +1,113 @@
+"""The table model: what a comparison table says, free of any output format. Every number in it comes from one record or names its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+
+from bench.records import CellRecord
+
+__all__ = ["Cell", "Row", "Table", "build_table", "to_frame"]
+
+REFERENCE = "rml"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One model under one arm; all None where the arm does not run the model."""
+
+    status: str | None = None
+    check: str | None = None
+    median_ms: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model and thread count, or the geometric mean of a thread count (``model`` is None)."""
+
+    model: str | None
+    threads: int
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The comparison.
+
+    Attributes:
+        arms: column names, ``rml`` first.
+        rows: one per model and thread count, then one geometric mean of the ratios per thread count.
+        notes: one sentence per cell that is not ``ok``.
+        environment: the machine and versions, one line.
+    """
+
+    arms: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    environment: str
+
+
+def to_frame(records: Sequence[CellRecord]) -> pd.DataFrame:
+    """Returns the records as a tidy frame: one row per cell, ``options`` and ``environment`` left to the JSON lines."""
+    rows = []
+    for record in records:
+        row = asdict(record)
+        del row["options"], row["environment"], row["schema_version"]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def build_table(records: Sequence[CellRecord]) -> Table:
+    """Returns the comparison of all records; of several records of one cell the last one counts."""
+    latest = {(record.model, record.threads, record.framework): record for record in records}
+    frame = to_frame(list(latest.values()))
+    if frame.empty:
+        return Table((), (), (), "")
+    arms = tuple(sorted(frame["framework"].unique(), key=lambda arm: (arm != REFERENCE, list(frame["framework"]).index(arm))))
+    keys = list(dict.fromkeys((record.model, record.threads) for record in latest.values()))
+    rows = [Row(model, threads, tuple(_cell(latest.get((model, threads, arm))) for arm in arms)) for model, threads in keys]
+    means = _geometric_means(frame)
+    for threads in dict.fromkeys(threads for _, threads in keys):
+        rows.append(Row(None, threads, tuple(Cell(ratio=means.get((threads, arm))) for arm in arms)))
+    notes = tuple(
+        f"{record.model} on {record.framework}, {_threads(record.threads)}: {record.status}: {record.reason}"
+        for record in latest.values()
+        if record.status != "ok"
+    )
+    return Table(arms, tuple(rows), notes, _environment(list(latest.values())))
+
+
+def _cell(record: CellRecord | None) -> Cell:
+    return Cell() if record is None else Cell(record.status, record.check, record.median_ms, record.ratio)
+
+
+def _geometric_means(frame: pd.DataFrame) -> dict[tuple[int, str], float]:
+    """Returns (threads, arm) -> geometric mean of the ratios of its cells that are ``ok``."""
+    good = frame[(frame["status"] == "ok") & frame["ratio"].notna()]
+    if good.empty:
+        return {}
+    logs = np.log(good["ratio"].astype(float))
+    means = np.exp(logs.groupby([good["threads"], good["framework"]]).mean())
+    return {(int(threads), str(arm)): float(mean) for (threads, arm), mean in means.items()}  # type: ignore[misc]
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _environment(records: Sequence[CellRecord]) -> str:
+    facts = records[-1].environment
+    versions = {record.framework: record.framework_version for record in records if record.framework_version}
+    parts = [
+        str(facts.get("cpu", "")),
+        f"{facts['cores']} cores" if "cores" in facts else "",
+        f"ISA {facts['isa']}" if "isa" in facts else "",
+        str(facts.get("system", "")),
+        f"Python {facts['python']}" if "python" in facts else "",
+        *(f"{arm} {version}" for arm, version in versions.items()),
+    ]
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""Row-wise ops: softmax, normalisation, reductions and pooling."""

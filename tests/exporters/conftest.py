@@ -1,0 +1,54 @@
+"""What the tests of the exporters share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporters.bundle import derive_tolerances
+from rml_exec.ir.graph import Graph
+from rml_exec.loading import GraphBuilder
+from rml_exec.runtime.reference import run_reference
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@pytest.fixture
+def assert_graph_gives() -> Callable[[Graph, Arrays, Arrays], None]:
+    """Returns a function that runs a graph in the reference interpreter and compares with what a framework gave, in float64 and in float32."""
+
+    def check(graph: Graph, inputs: Arrays, outputs: Arrays) -> None:
+        assert [output.name for output in graph.outputs] == list(outputs)
+        wide = run_reference(graph, inputs, precision="f64")
+        single = run_reference(graph, inputs, precision="f32")
+        for name, expected in outputs.items():
+            tolerances = derive_tolerances(name, expected, wide[name])
+            assert single[name].dtype == expected.dtype
+            np.testing.assert_allclose(single[name], expected, rtol=2e-5, atol=max(tolerances.atol, 1e-30), equal_nan=True)
+
+    return check
+
+
+@pytest.fixture
+def small_graph() -> Graph:
+    """Returns y = relu(x @ w^T + b), n = argmax(y) with a weight big enough to be stored in the weights file."""
+    generator = np.random.default_rng(7)
+    builder = GraphBuilder("small", producer={"framework": "numpy", "framework_version": "2", "exporter_version": "0.1.0", "options": {}})
+    x = builder.input("x", "f32", (2, 8))
+    weight = builder.constant(generator.standard_normal((5, 8)).astype(np.float32), "weight")
+    bias = builder.constant(generator.standard_normal(5).astype(np.float32), "bias")
+    y = builder.add("relu", [builder.add("linear", [x, weight, bias], weight_layout="oi")])
+    builder.output("y", y)
+    builder.output("n", builder.add("argreduce", [y], kind="max", axis=1, keepdims=False, tie="first", nan="first", index_dtype="i64"))
+    return builder.build()
+
+
+@pytest.fixture
+def small_run(small_graph: Graph) -> dict[str, Any]:
+    """Returns inputs and the outputs in float32 of ``small_graph``, as ``write_export`` takes them."""
+    inputs = {"x": np.random.default_rng(8).standard_normal((2, 8)).astype(np.float32)}
+    outputs = run_reference(small_graph, inputs, precision="f32")
+    return {"inputs": inputs, "outputs": outputs, "framework": "numpy", "framework_version": "2", "seed": 0, "threads": 1}

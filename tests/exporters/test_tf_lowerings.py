@@ -1,0 +1,426 @@
+"""Every lowering of the TensorFlow exporter against TensorFlow itself: a small function, run by both, in f32."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporters.errors import UnsupportedOperatorsError
+from exporters.from_tf import to_graph
+from exporters.from_tf.tracing import load_tensorflow
+from exporters.from_tf.walk import TABLE
+from rml_exec.ir.graph import Graph
+from rml_exec.runtime.reference import run_reference
+
+pytestmark = [pytest.mark.tf, pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")]
+
+NAN, INF = np.nan, np.inf
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    return load_tensorflow()
+
+
+def f32(*shape: int, seed: int = 0, low: float = -3.0, high: float = 3.0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
+
+
+def positive(*shape: int, seed: int = 0) -> np.ndarray:
+    return f32(*shape, seed=seed, low=0.1)
+
+
+def i32(*elements: int) -> np.ndarray:
+    return np.array(elements, np.int32)
+
+
+def floats(*elements: float) -> np.ndarray:
+    return np.array(elements, np.float32)
+
+
+def bools(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2, shape).astype(bool)
+
+
+def compare(tf: Any, function: Callable[..., Any], inputs: tuple[np.ndarray, ...], rtol: float = 2e-5) -> Graph:
+    """Exports ``function`` and requires the reference interpreter to give what TensorFlow gives; returns the graph."""
+    graph = to_graph(function, inputs, name="case", input_names=[f"x{index}" for index in range(len(inputs))])
+    got = list(run_reference(graph, {f"x{index}": array for index, array in enumerate(inputs)}, precision="f32").values())
+    compiled = function if hasattr(function, "get_concrete_function") else tf.function(function)
+    want = [np.asarray(tensor) for tensor in tf.nest.flatten(compiled(*map(tf.constant, inputs)))]
+    assert len(got) == len(want)
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert mine.shape == theirs.shape
+        finite = theirs[np.isfinite(theirs)].astype(np.float64) if theirs.dtype.kind == "f" else np.zeros(0)
+        atol = rtol * float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
+        np.testing.assert_allclose(mine, theirs, rtol=rtol if theirs.dtype.kind == "f" else 0.0, atol=atol, equal_nan=True)
+    return graph
+
+
+Case = tuple[str, Callable[..., Any], tuple[np.ndarray, ...], str]
+"""Names of the operators it is about, function of (tf, *tensors), inputs, ops that the graph must consist of."""
+
+SPECIAL = floats(NAN, INF, -INF, -0.0, 0.5, -2.5, 1.5)
+UNARY = {
+    "Abs": "abs", "Neg": "neg", "Floor": "floor", "Ceil": "ceil", "Exp": "exp", "Expm1": "expm1", "Sin": "sin", "Cos": "cos", "Tanh": "tanh",
+    "Sigmoid": "sigmoid", "Erf": "erf", "Erfc": "erfc", "Relu": "relu", "IsNan": "is_nan", "IsInf": "is_inf", "Sign": "sign", "Rint": "round",
+    "Round": "round", "Square": "mul", "Reciprocal": "div", "Inv": "div", "IsFinite": "is_nan is_inf or not", "Relu6": "clamp",
+    "Elu": "expm1 compare select", "Selu": "expm1 mul compare mul select", "Softplus": "relu abs neg exp log1p add", "Softsign": "abs add div",
+}  # fmt: skip
+POSITIVE = {"Log": "log", "Log1p": "log1p", "Sqrt": "sqrt", "Rsqrt": "rsqrt"}
+BINARY = {
+    "Add": "add", "AddV2": "add", "Sub": "sub", "Mul": "mul", "Maximum": "max", "Minimum": "min", "RealDiv": "div", "Div": "div",
+    "FloorDiv": "div floor", "FloorMod": "rem", "TruncateMod": "rem", "Mod": "rem", "SquaredDifference": "sub mul", "Equal": "compare",
+    "NotEqual": "compare", "Less": "compare", "LessEqual": "compare", "Greater": "compare", "GreaterEqual": "compare",
+}  # fmt: skip
+INTEGER = {
+    "FloorDiv": "div", "TruncateDiv": "div", "FloorMod": "rem", "TruncateMod": "rem", "Div": "div", "BitwiseAnd": "and", "BitwiseOr": "or",
+    "BitwiseXor": "xor", "Maximum": "max", "Mul": "mul",
+}  # fmt: skip
+ZEROS = {
+    "DivNoNan": "div compare select", "MulNoNan": "mul compare select", "Xdivy": "div compare select", "Xlogy": "log mul compare select",
+    "Xlog1py": "log1p mul compare select",
+}  # fmt: skip
+REDUCE = {"Sum": "sum", "Mean": "mean", "Max": "max", "Min": "min", "Prod": "prod", "EuclideanNorm": "sum"}
+IMAGE = f32(2, 7, 6, 4)
+
+
+def raw(name: str) -> Callable[..., Any]:
+    """Returns a function that applies the raw operation of this name to its tensors, in the order of the operation's arguments."""
+
+    def apply(tf: Any, *tensors: Any) -> Any:
+        operation = getattr(tf.raw_ops, name)
+        arguments = list(operation.__signature__.parameters) if hasattr(operation, "__signature__") else []
+        names = arguments[: len(tensors)] or (["x"] if len(tensors) == 1 else ["x", "y"])
+        return operation(**dict(zip(names, tensors, strict=True)))
+
+    return apply
+
+
+def conv(**options: Any) -> Callable[..., Any]:
+    return lambda tf, x, w: tf.raw_ops.Conv2D(input=x, filter=w, **options)
+
+
+def strided(**masks: Any) -> Callable[..., Any]:
+    """Returns a StridedSlice of a [4, 5, 6] tensor given as begin, end, strides and masks."""
+
+    def apply(tf: Any, x: Any) -> Any:
+        spec = {key: masks.pop(key) for key in ("begin", "end", "strides") if key in masks} or apply.spec  # type: ignore[attr-defined]
+        apply.spec = spec  # type: ignore[attr-defined]
+        return tf.raw_ops.StridedSlice(input=x, **spec, **masks)
+
+    return apply
+
+
+def pool(name: str, **options: Any) -> Callable[..., Any]:
+    return lambda tf, x: getattr(tf.raw_ops, name)(**{"value" if name.startswith("Avg") else "input": x}, **options)
+
+
+def einsum(equation: str) -> Callable[..., Any]:
+    return lambda tf, *tensors: tf.einsum(equation, *tensors)
+
+
+def einsum_constant(equation: str, weights: np.ndarray) -> Callable[..., Any]:
+    return lambda tf, x: tf.einsum(equation, x, tf.constant(weights))
+
+
+CASES: list[Case] = [
+    *((name, raw(name), (np.concatenate([SPECIAL, f32(9)]),), ops) for name, ops in UNARY.items()),
+    *((name, raw(name), (positive(3, 5),), ops) for name, ops in POSITIVE.items()),
+    *((name, raw(name), (f32(3, 5), positive(5, seed=1)), ops) for name, ops in BINARY.items()),
+    *((name, raw(name), (i32(7, -7, 7, -7, 6), i32(3, 3, -3, -3, -3)), ops) for name, ops in INTEGER.items()),
+    *((name, raw(name), (floats(0, 1, NAN, INF, 2, 0), floats(0, 0, 0, 0, 3, NAN)), ops) for name, ops in ZEROS.items()),
+    *((name, raw(name), (bools(3, 4), bools(4, seed=1)), op) for name, op in {"LogicalAnd": "and", "LogicalOr": "or"}.items()),
+    ("Pow", raw("Pow"), (positive(3, 5), f32(5)), "pow"),
+    ("Maximum", raw("Maximum"), (floats(NAN, 1, NAN), floats(1, NAN, NAN)), "max"),
+    ("FloorDiv", raw("FloorDiv"), (floats(1.0, -7.5, 7.5, 1.0), floats(0.1, 3, -3, 0)), "div floor"),
+    ("FloorMod", raw("FloorMod"), (floats(-7.5, 7.5, -7.5, 6), floats(3, -3, -3, -3)), "rem"),
+    ("LogicalNot", raw("LogicalNot"), (bools(5),), "not"),
+    ("Invert", raw("Invert"), (i32(0, 5, -1),), "not"),
+    ("Abs", raw("Abs"), (i32(-5, 3, -(2**31)),), "abs"),
+    ("Relu", lambda tf, x: tf.raw_ops.Relu(features=x), (i32(-5, 3),), "relu"),
+    ("AddN", lambda tf, *x: tf.add_n(x), (f32(3), f32(3, seed=1), f32(3, seed=2)), "add add"),
+    ("LeakyRelu", lambda tf, x: tf.nn.leaky_relu(x), (SPECIAL,), "leaky_relu"),
+    ("ClipByValue", lambda tf, x: tf.clip_by_value(x, -1.0, 1.0), (SPECIAL,), "min max"),
+    ("ClipByValue", lambda tf, x: tf.raw_ops.ClipByValue(t=x, clip_value_min=2.0, clip_value_max=1.0), (f32(5),), "min max"),
+    ("L2Loss", lambda tf, x: tf.nn.l2_loss(x), (f32(3, 4),), "mul reduce mul"),
+    ("Cast", lambda tf, x: tf.cast(x, tf.int32), (floats(3e9, NAN, -3e9, 1.9, -1.9, INF),), "cast"),
+    ("Cast", lambda tf, x: tf.cast(x, tf.uint8), (floats(300, -1, NAN, 3e9),), "cast"),
+    ("Cast", lambda tf, x: tf.cast(x, tf.int64), (floats(1e19, NAN, -1.5),), "cast"),
+    ("Cast", lambda tf, x: tf.cast(x, tf.uint32), (floats(5e9, -1, 3e9, NAN),), "cast"),
+    ("Cast", lambda tf, x: tf.cast(x, tf.bool), (floats(0, -0.0, 0.1, NAN),), "cast"),
+    ("Cast", lambda tf, x: tf.cast(x, tf.float16), (f32(5),), "cast"),
+    ("Cast", lambda tf, x: tf.cast(x, tf.float32), (f32(5),), ""),
+    ("Cast", lambda tf, x: x / 2, (i32(7, -7),), "cast div"),
+    ("SelectV2", lambda tf, c, x: tf.where(c, x, 0.0), (bools(3, 1), f32(3, 4)), "select"),
+    ("Select", lambda tf, c, x, y: tf.raw_ops.Select(condition=c, x=x, y=y), (bools(3), f32(3, 4), f32(3, 4, seed=1)), "reshape select"),
+    ("Select", lambda tf, c, x, y: tf.raw_ops.Select(condition=c, x=x, y=y), (bools(3, 4), f32(3, 4), f32(3, 4, seed=1)), "select"),
+    ("OneHot", lambda tf, i: tf.one_hot(i, 3, axis=1), (np.array([[0, 2], [7, -1]], np.int32),), "reshape compare select"),
+    ("OneHot", lambda tf, i: tf.one_hot(i, 4, 2.5, -1.0), (np.array([3, 0], np.int64),), "reshape compare select"),
+    ("MatrixBandPart", lambda tf, x: tf.linalg.band_part(x, 1, -1), (f32(2, 4, 5),), "select"),
+    ("MatrixBandPart", lambda tf, x: tf.linalg.band_part(x, 0, 2), (f32(4, 4),), "select"),
+    # Reductions.
+    *((name, lambda tf, x, name=name: getattr(tf.raw_ops, name)(input=x, axis=[-1, 0], keep_dims=True), (f32(3, 4, 5),),
+       "mul reduce sqrt" if name == "EuclideanNorm" else "reduce") for name in REDUCE),
+    ("Max", lambda tf, x: tf.reduce_max(x, 1), (np.array([[1, NAN], [2, 3]], np.float32),), "reduce"),
+    ("Max", lambda tf, x: tf.reduce_max(x, 0), (f32(0, 3),), "reduce"),
+    ("Mean", lambda tf, x: tf.reduce_mean(x, 0), (f32(0, 3),), "reduce"),
+    ("Mean", lambda tf, x: tf.reduce_mean(x), (i32(-7, 0),), "reduce div"),
+    ("Sum", lambda tf, x: tf.reduce_sum(x, []), (f32(3),), ""),
+    ("Sum", lambda tf, x: tf.reduce_sum(x), (i32(2**30, 2**30, 5),), "reduce"),
+    ("All", lambda tf, x: tf.reduce_all(x, 1), (bools(3, 2),), "reduce"),
+    ("Any", lambda tf, x: tf.reduce_any(x, 1), (bools(3, 2),), "reduce"),
+    ("ArgMax", lambda tf, x: tf.argmax(x), (floats(1, NAN, 3, 3, NAN),), "argreduce"),
+    ("ArgMax", lambda tf, x: tf.argmax(x), (floats(NAN, 1, 3),), "argreduce"),
+    ("ArgMax", lambda tf, x: tf.argmax(x), (floats(NAN, NAN),), "argreduce"),
+    ("ArgMax", lambda tf, x: tf.argmax(x, -1, output_type=tf.uint16), (f32(3, 5),), "argreduce cast"),
+    ("ArgMin", lambda tf, x: tf.argmin(x, 1, output_type=tf.int32), (f32(3, 5),), "argreduce"),
+    ("ArgMin", lambda tf, x: tf.argmin(x), (floats(NAN, 3, 1, 1),), "argreduce"),
+    # Matrix products.
+    ("MatMul", lambda tf, x, y: tf.matmul(x, y), (f32(3, 4), f32(4, 5)), "matmul"),
+    ("MatMul", lambda tf, x, y: tf.matmul(x, y, transpose_a=True, transpose_b=True), (f32(4, 3), f32(5, 4)), "matmul"),
+    ("MatMul", lambda tf, x: tf.matmul(x, tf.constant(f32(4, 5))), (f32(3, 4),), "linear"),
+    ("MatMul", lambda tf, x: tf.matmul(x, tf.constant(f32(5, 4)), transpose_a=True, transpose_b=True), (f32(4, 3),), "transpose linear"),
+    ("MatMul", lambda tf, x: tf.matmul(tf.constant(f32(3, 4)), x), (f32(4, 5),), "matmul"),
+    ("MatMul BiasAdd", lambda tf, x, b: tf.nn.bias_add(tf.matmul(x, tf.constant(f32(4, 5))), b), (f32(3, 4), f32(5)), "linear"),
+    ("MatMul BiasAdd", lambda tf, x, y, b: tf.nn.bias_add(tf.matmul(x, y), b), (f32(3, 4), f32(4, 5), f32(5)), "matmul add"),
+    ("BatchMatMulV2", lambda tf, x, y: tf.matmul(x, y, adjoint_b=True), (f32(2, 1, 3, 4), f32(5, 2, 4)), "matmul"),
+    ("BatchMatMulV2", lambda tf, x: tf.matmul(x, tf.constant(f32(4, 5))), (f32(2, 3, 4),), "linear"),
+    ("Einsum", einsum("ij,jk->ik"), (f32(2, 3), f32(3, 4)), "matmul"),
+    ("Einsum", einsum("aecd,abcd->acbe"), (f32(2, 3, 4, 5), f32(2, 6, 4, 5)), "transpose transpose matmul transpose"),
+    ("Einsum", einsum("acbe,aecd->abcd"), (f32(2, 4, 6, 3), f32(2, 3, 4, 5)), "transpose matmul transpose"),
+    ("Einsum", einsum("...ij,...jk->...ik"), (f32(2, 1, 3, 4), f32(5, 4, 2)), "matmul"),
+    ("Einsum", einsum("i,j->ij"), (f32(3), f32(4)), "reshape reshape matmul"),
+    ("Einsum", einsum("ijk,jl->il"), (f32(2, 3, 4), f32(3, 5)), "reduce matmul"),
+    ("Einsum", einsum("ijk->kj"), (f32(2, 3, 4),), "reduce transpose"),
+    ("Einsum", einsum("ijk->"), (f32(2, 3, 4),), "reduce"),
+    ("Einsum", einsum("ij,ij->i"), (f32(2, 3), f32(2, 3, seed=1)), "reshape reshape matmul reshape"),
+    ("Einsum", einsum_constant("abc,cde->abde", f32(4, 3, 5)), (f32(2, 6, 4),), "linear reshape"),
+    ("Einsum", einsum_constant("abcd,cde->abe", f32(3, 5, 4)), (f32(2, 6, 3, 5),), "reshape linear"),
+    ("Einsum", einsum_constant("ab,cb->ac", f32(5, 4)), (f32(2, 4),), "transpose matmul"),
+    # Convolutions and pools.
+    ("Conv2D", conv(strides=[1, 1, 1, 1], padding="SAME"), (IMAGE, f32(3, 3, 4, 5)), "transpose conv2d"),
+    ("Conv2D", conv(strides=[1, 2, 2, 1], padding="SAME"), (IMAGE, f32(3, 3, 4, 5)), "transpose conv2d"),
+    ("Conv2D", conv(strides=[1, 3, 2, 1], padding="SAME"), (IMAGE, f32(2, 5, 4, 5)), "transpose conv2d"),
+    ("Conv2D", conv(strides=[1, 2, 2, 1], padding="VALID"), (IMAGE, f32(3, 2, 4, 5)), "transpose conv2d"),
+    ("Conv2D", conv(strides=[1, 1, 1, 1], padding="SAME", dilations=[1, 2, 2, 1]), (IMAGE, f32(3, 3, 4, 5)), "transpose conv2d"),
+    ("Conv2D", conv(strides=[1, 1, 2, 1], padding="EXPLICIT", explicit_paddings=[0, 0, 1, 0, 2, 3, 0, 0]), (IMAGE, f32(3, 3, 4, 5)), "transpose conv2d"),
+    ("Conv2D", conv(strides=[1, 2, 2, 1], padding="SAME"), (IMAGE, f32(3, 3, 2, 6)), "transpose conv2d"),
+    ("Conv2D", lambda tf, x: tf.nn.conv1d(x, tf.constant(f32(3, 4, 5)), 2, "SAME"), (f32(2, 8, 4),), "reshape conv2d reshape"),
+    ("DepthwiseConv2dNative", lambda tf, x: tf.nn.depthwise_conv2d(x, tf.constant(f32(3, 3, 4, 3)), [1, 2, 2, 1], "SAME"), (IMAGE,), "conv2d"),
+    ("DepthwiseConv2dNative", lambda tf, x, w: tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "VALID"), (IMAGE, f32(3, 2, 4, 2)), "transpose reshape conv2d"),
+    ("SpaceToBatchND BatchToSpaceND", lambda tf, x: tf.nn.atrous_conv2d(x, tf.constant(f32(3, 3, 4, 5)), 2, "SAME"), (IMAGE,), "conv2d"),
+    ("SpaceToBatchND BatchToSpaceND", lambda tf, x: tf.nn.depthwise_conv2d(x, tf.constant(f32(3, 3, 4, 2)), [1, 1, 1, 1], "SAME", dilations=[2, 3]), (IMAGE,), "conv2d"),
+    ("SpaceToBatchND", lambda tf, x: tf.space_to_batch(x, [2, 3], [[1, 0], [2, 1]]), (IMAGE,), "pad reshape transpose reshape"),
+    ("BatchToSpaceND", lambda tf, x: tf.batch_to_space(x, [2, 3], [[1, 0], [2, 1]]), (f32(12, 3, 2, 5),), "reshape transpose reshape slice"),
+    ("BiasAdd", lambda tf, x, b: tf.nn.bias_add(x, b), (IMAGE, f32(4)), "add"),
+    ("BiasAdd", lambda tf, x, b: tf.nn.bias_add(x, b, data_format="NCHW"), (f32(2, 4, 5, 5), f32(4)), "reshape add"),
+    *((f"MaxPool {padding}", pool("MaxPool", ksize=[1, 3, 2, 1], strides=[1, 2, 2, 1], padding=padding), (IMAGE,), "max_pool") for padding in ("SAME", "VALID")),
+    *((f"AvgPool {padding}", pool("AvgPool", ksize=[1, 3, 2, 1], strides=[1, 2, 2, 1], padding=padding), (IMAGE,), "avg_pool") for padding in ("SAME", "VALID")),
+    ("MaxPool", lambda tf, x: tf.nn.max_pool2d(x, 2, 1, "SAME"), (np.array([1, NAN, -2, 5, NAN, 3], np.float32).reshape(1, 2, 3, 1),), "max_pool"),
+    ("MaxPoolV2", lambda tf, x: tf.raw_ops.MaxPoolV2(input=x, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME"), (IMAGE,), "max_pool"),
+    ("MaxPool3D", lambda tf, x: tf.nn.max_pool3d(x, 2, 2, "SAME"), (f32(1, 3, 4, 5, 2),), "max_pool"),
+    ("MaxPool3D", lambda tf, x: tf.nn.max_pool3d(x, [1, 1, 2], [1, 1, 2], "VALID"), (floats(1, NAN, NAN, 2, 4, 3).reshape(1, 1, 1, 6, 1),), "max_pool"),
+    ("AvgPool3D", lambda tf, x: tf.nn.avg_pool3d(x, 2, 2, "SAME"), (f32(1, 3, 4, 5, 2),), "avg_pool"),
+    ("Softmax", lambda tf, x: tf.nn.softmax(x), (f32(3, 5),), "softmax"),
+    ("Softmax", lambda tf, x: tf.nn.softmax(x), (floats(-INF, -INF),), "softmax"),
+    ("Softmax", lambda tf, x: tf.nn.softmax(x, axis=1), (f32(3, 5, 2),), "transpose softmax transpose"),
+    ("LogSoftmax", lambda tf, x: tf.nn.log_softmax(x), (f32(3, 5),), "log_softmax"),
+    # Shapes.
+    ("Reshape Shape Pack StridedSlice", lambda tf, x: tf.reshape(x, [tf.shape(x)[0], -1]), (f32(3, 4, 5),), "reshape"),
+    ("Shape", lambda tf, x: tf.cast(tf.shape(x, tf.int64), tf.float32) * x, (f32(2, 2),), "mul"),
+    ("ShapeN Size Rank", lambda tf, x: x * tf.cast(tf.size(x) * tf.rank(x), tf.float32), (f32(2, 3),), "mul"),
+    ("Size", lambda tf, x: tf.reshape(x, [tf.raw_ops.Size(input=x)]), (f32(2, 3),), "reshape"),
+    ("ExpandDims", lambda tf, x: tf.expand_dims(x, -2), (f32(3, 4),), "reshape"),
+    ("Squeeze", lambda tf, x: tf.squeeze(x, [-1]), (f32(1, 3, 1),), "reshape"),
+    ("Squeeze", lambda tf, x: tf.squeeze(x), (f32(1, 3, 1),), "reshape"),
+    ("Transpose", lambda tf, x: tf.transpose(x, [2, 0, 1]), (f32(2, 3, 4),), "transpose"),
+    ("Transpose", lambda tf, x: tf.transpose(x, [0, 1]), (f32(2, 3),), ""),
+    ("ConcatV2", lambda tf, x, y: tf.concat([x, y], -1), (f32(2, 3), f32(2, 0)), "concat"),
+    ("Concat", lambda tf, x, y: tf.raw_ops.Concat(concat_dim=0, values=[x, y]), (f32(2, 3), f32(1, 3)), "concat"),
+    ("Pack", lambda tf, x, y: tf.stack([x, y], -1), (f32(2, 3), f32(2, 3, seed=1)), "reshape reshape concat"),
+    ("Unpack", lambda tf, x: tf.unstack(x, axis=1), (f32(2, 3),), "slice reshape slice reshape slice reshape"),
+    ("Split", lambda tf, x: tf.split(x, 2, -1), (f32(3, 4),), "slice slice"),
+    ("SplitV", lambda tf, x: tf.split(x, [1, -1, 2], 1), (f32(3, 6),), "slice slice slice"),
+    ("Slice", lambda tf, x: tf.slice(x, [1, 0], [-1, 2]), (f32(3, 4),), "slice"),
+    ("StridedSlice", lambda tf, x: x[1:3, ::2, -1], (f32(4, 5, 6),), "slice reshape"),
+    ("StridedSlice", lambda tf, x: x[::-1, 3:0:-2, 1:100], (f32(4, 5, 6),), "reverse slice"),
+    ("StridedSlice", lambda tf, x: x[..., tf.newaxis, 2], (f32(4, 5, 6),), "slice reshape"),
+    ("StridedSlice", lambda tf, x: x[tf.newaxis, 1, ..., -3:], (f32(4, 5, 6),), "slice reshape"),
+    ("StridedSlice", lambda tf, x: x[-2, tf.newaxis, 1:1], (f32(4, 5, 6),), "slice reshape"),
+    ("StridedSlice", lambda tf, x: x[:], (f32(4, 5, 6),), ""),
+    ("Pad", lambda tf, x: tf.pad(x, [[1, 2], [0, 3]]), (f32(3, 4),), "pad"),
+    ("PadV2", lambda tf, x: tf.pad(x, [[1, 2], [0, 3]], constant_values=-1.5), (f32(3, 4),), "pad"),
+    ("Pad", lambda tf, x: tf.pad(x, [[1, 0]]), (bools(3),), "pad"),
+    ("MirrorPad", lambda tf, x: tf.pad(x, [[1, 2], [0, 3]], "REFLECT"), (f32(3, 4),), "pad"),
+    ("MirrorPad", lambda tf, x: tf.pad(x, [[1, 2], [0, 4]], "SYMMETRIC"), (f32(3, 4),), None),
+    ("Tile", lambda tf, x: tf.tile(x, [2, 3]), (f32(2, 3),), "reshape broadcast reshape"),
+    ("BroadcastTo", lambda tf, x: tf.broadcast_to(x, [2, 3, 4]), (f32(3, 1),), "broadcast"),
+    ("Fill", lambda tf, x: tf.fill([2, 3], x), (np.float32(2.5).reshape(()),), "broadcast"),
+    ("Fill", lambda tf, x: x + tf.fill([50, 60], 1.5), (f32(1),), "broadcast add"),
+    ("ZerosLike OnesLike", lambda tf, x: tf.raw_ops.OnesLike(x=x) - tf.raw_ops.ZerosLike(x=x), (f32(2, 3),), "broadcast broadcast sub"),
+    ("ReverseV2", lambda tf, x: tf.reverse(x, [-1, 0]), (f32(2, 3, 4),), "reverse"),
+    ("Roll", lambda tf, x: tf.roll(x, [1, -3], [1, 0]), (f32(4, 5),), "slice slice concat slice slice concat"),
+    ("GatherV2", lambda tf, x, i: tf.gather(x, i, axis=1), (f32(3, 5), np.array([[4, 0], [1, 1]], np.int64)), "take"),
+    ("GatherV2", lambda tf, x, i: tf.gather(x, i), (f32(3, 5), np.array([2, 0], np.int16)), "cast take"),
+    ("Gather", lambda tf, x, i: tf.raw_ops.Gather(params=x, indices=i), (f32(3, 5), i32(2, 0)), "take"),
+    ("Range", lambda tf, x: x * tf.range(0.0, 1.0, 0.1), (f32(1),), "mul"),
+    *((f"{name} {layout}", lambda tf, x, name=name, layout=layout: getattr(tf.raw_ops, name)(input=x, block_size=2, data_format=layout), (f32(1, 4, 4, 4),),
+       "reshape transpose reshape") for name in ("DepthToSpace", "SpaceToDepth") for layout in ("NHWC",)),
+    ("Identity IdentityN StopGradient", lambda tf, x: tf.stop_gradient(tf.identity_n([tf.identity(x)])[0]) + 1.0, (f32(3),), "add"),
+    ("EnsureShape", lambda tf, x: tf.ensure_shape(x, [3]) * 2.0, (f32(3),), "mul"),
+    # Formulas.
+    ("gelu", lambda tf, x: tf.nn.gelu(x), (f32(3, 5),), "gelu"),
+    ("gelu tanh", lambda tf, x: tf.nn.gelu(x, approximate=True), (f32(3, 5),), None),
+    ("silu", lambda tf, x: tf.nn.silu(x), (f32(3, 5),), "silu"),
+    ("silu", lambda tf, x, y: tf.sigmoid(x) * y, (f32(3, 5), f32(3, 5, seed=1)), "sigmoid mul"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "inputs", "ops"), [pytest.param(*case[1:], id=f"{i}-{case[0].replace(' ', '-')}") for i, case in enumerate(CASES)])
+def test_lowering_gives_what_tensorflow_gives(tf: Any, function: Any, inputs: tuple[np.ndarray, ...], ops: str | None) -> None:
+    graph = compare(tf, lambda *tensors: function(tf, *tensors), inputs)
+    if ops is not None:
+        assert [node.op for node in graph.nodes] == ops.split()
+
+
+def test_every_lowering_has_a_case(tf: Any) -> None:
+    """Those that no case names are exercised by a test of their own below or by another operator's case."""
+    named = {name for case in CASES for name in case[0].split()}
+    elsewhere = {
+        "AccumulateNV2", "BatchMatMul", "BatchMatMulV3", "BiasAddV1", "CheckNumerics", "Const", "FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3",
+        "PlaceholderWithDefault", "PreventGradient", "ResourceGather", "Snapshot",
+    }  # fmt: skip
+    assert set(TABLE.names()) - named <= elsewhere
+
+
+@pytest.mark.parametrize("version", ["", "V2", "V3"])
+def test_fused_batch_norm_uses_its_statistics_and_epsilon(tf: Any, version: str) -> None:
+    def normalise(x: Any, scale: Any, offset: Any, mean: Any, variance: Any) -> Any:
+        operation = getattr(tf.raw_ops, f"FusedBatchNorm{version}")
+        return operation(x=x, scale=scale, offset=offset, mean=mean, variance=variance, epsilon=0.03, is_training=False)[0]
+
+    graph = compare(tf, normalise, (IMAGE, f32(4), f32(4, seed=1), f32(4, seed=2), positive(4, seed=3)))
+    (node,) = graph.nodes
+    assert node.op == "batch_norm"
+    assert node.attrs["axis"] == 3
+    assert node.attrs["eps"] == pytest.approx(0.03)
+
+
+def test_half_precision_images_are_normalised_in_f32(tf: Any) -> None:
+    def normalise(x: Any, scale: Any, offset: Any) -> Any:
+        return tf.raw_ops.FusedBatchNormV3(x=x, scale=scale, offset=offset, mean=offset, variance=scale, epsilon=0.001, is_training=False)[0]
+
+    graph = compare(tf, normalise, (IMAGE.astype(np.float16), positive(4), f32(4)), rtol=1e-3)
+    assert [node.op for node in graph.nodes] == ["cast", "batch_norm", "cast"]
+
+
+def test_batch_norm_in_training_mode_is_refused(tf: Any) -> None:
+    def normalise(x: Any, scale: Any) -> Any:
+        return tf.compat.v1.nn.fused_batch_norm(x, scale, scale, is_training=True)[0]
+
+    with pytest.raises(UnsupportedOperatorsError, match="training mode"):
+        to_graph(normalise, (IMAGE, f32(4)), name="case")
+
+
+def test_max_pool_channels_first_is_lowered_with_its_layout(tf: Any) -> None:
+    """TensorFlow's CPU kernels know NHWC only, so the graph is compared with the transposed computation."""
+
+    def channels_first(x: Any) -> Any:
+        x = tf.nn.conv2d(x, tf.constant(f32(3, 3, 4, 5)), [1, 1, 2, 2], "SAME", data_format="NCHW")
+        x = tf.nn.bias_add(x, tf.constant(f32(5)), data_format="NC..")
+        x = tf.nn.max_pool2d(x, 2, 2, "SAME", data_format="NCHW")
+        return tf.nn.avg_pool2d(x, 2, 1, "SAME", data_format="NCHW")
+
+    def channels_last(x: Any) -> Any:
+        x = tf.nn.conv2d(tf.transpose(x, [0, 2, 3, 1]), tf.constant(f32(3, 3, 4, 5)), 2, "SAME") + tf.constant(f32(5))
+        x = tf.nn.avg_pool2d(tf.nn.max_pool2d(x, 2, 2, "SAME"), 2, 1, "SAME")
+        return tf.transpose(x, [0, 3, 1, 2])
+
+    image = f32(1, 4, 9, 8)
+    graph = to_graph(channels_first, (image,), name="case")
+    assert {node.attrs["data_layout"] for node in graph.nodes if "data_layout" in node.attrs} == {"NCHW"}
+    (got,) = run_reference(graph, {"x": image}, precision="f32").values()
+    np.testing.assert_allclose(got, channels_last(tf.constant(image)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["DepthToSpace", "SpaceToDepth"])
+def test_depth_and_space_channels_first(tf: Any, name: str) -> None:
+    operation = getattr(tf.raw_ops, name)
+    image = f32(1, 8, 4, 6)
+    graph = to_graph(lambda x: operation(input=x, block_size=2, data_format="NCHW"), (image,), name="case")
+    (got,) = run_reference(graph, {"x": image}, precision="f32").values()
+    want = tf.transpose(operation(input=tf.transpose(image, [0, 2, 3, 1]), block_size=2, data_format="NHWC"), [0, 3, 1, 2])
+    np.testing.assert_array_equal(got, want)
+
+
+def test_functions_that_xla_compiles_are_inlined_with_xla_semantics(tf: Any) -> None:
+    @tf.function(jit_compile=True)
+    def compiled(x: Any, indices: Any) -> Any:
+        return tf.gather(tf.cast(x, tf.int32), indices)
+
+    graph = compare(tf, lambda x, i: compiled(x, i) + 1, (floats(3e9, NAN, -3e9, 1.9, 300), i32(0, 1, 2, 3, -1, 7)))
+    assert [node.op for node in graph.nodes] == ["cast", "take", "add"]
+
+
+def test_grouped_convolution_of_keras_is_inlined(tf: Any) -> None:
+    import keras
+
+    layer = keras.layers.Conv2D(6, 3, strides=2, padding="same", groups=2)
+    layer.build(IMAGE.shape)
+    graph = compare(tf, lambda x: layer(x), (IMAGE,))
+    assert [node.op for node in graph.nodes] == ["conv2d", "add"]
+    assert graph.nodes[0].attrs["groups"] == 2
+
+
+def test_a_gather_from_a_variable_and_a_tied_product_share_the_weights(tf: Any) -> None:
+    table = tf.Variable(f32(7, 4), name="embedding")
+
+    def model(indices: Any) -> Any:
+        return tf.matmul(tf.raw_ops.ResourceGather(resource=table.handle, indices=indices, dtype=tf.float32), table, transpose_b=True)
+
+    graph = compare(tf, model, (i32(6, 0, 3),))
+    assert [node.op for node in graph.nodes] == ["take", "linear"]
+    assert [constant.key for constant in graph.constants] == ["embedding"]
+
+
+def test_a_constant_condition_chooses_its_branch(tf: Any) -> None:
+    def model(x: Any) -> Any:
+        return tf.raw_ops.StatelessIf(
+            cond=tf.constant(False),
+            input=[x],
+            Tout=[tf.float32],
+            then_branch=tf.function(lambda x: x + 1).get_concrete_function(tf.TensorSpec([3])),
+            else_branch=tf.function(lambda x: x * 2).get_concrete_function(tf.TensorSpec([3])),
+        )[0]
+
+    assert [node.op for node in compare(tf, model, (f32(3),)).nodes] == ["mul"]
+
+
+@pytest.mark.parametrize("kind", ["layer", "batch", "strange"])
+def test_normalisations_are_recognised_by_their_formula(tf: Any, kind: str) -> None:
+    x, scale, offset = f32(2, 3, 8), f32(8), f32(8, seed=1)
+
+    def model(x: Any) -> Any:
+        mean, variance = tf.nn.moments(x, [-1 if kind == "layer" else 1], keepdims=True)
+        if kind == "batch":
+            mean, variance = tf.constant(f32(8, seed=2)), tf.constant(positive(8, seed=3))
+        return tf.nn.batch_normalization(x, mean, variance, tf.constant(offset), tf.constant(scale), 1e-3)
+
+    ops = {node.op for node in compare(tf, model, (x,)).nodes}
+    assert ops == {"layer": {"layer_norm"}, "batch": {"batch_norm"}}.get(kind, ops - {"layer_norm", "batch_norm"})
+
+
+def test_a_formula_whose_parts_are_read_elsewhere_keeps_them(tf: Any) -> None:
+    def model(x: Any) -> Any:
+        gate = tf.sigmoid(x)
+        product = tf.matmul(x, tf.constant(f32(4, 4)))
+        return x * gate, gate, tf.nn.bias_add(product, tf.constant(f32(4))), product
+
+    ops = sorted(node.op for node in compare(tf, model, (f32(3, 4),)).nodes)
+    assert ops == ["add", "linear", "sigmoid", "silu"]
