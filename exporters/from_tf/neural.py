@@ -114,13 +114,12 @@ def _fused_batch_norm(ctx: Context, x: Value, scale: Value, offset: Value, mean:
 
 @TABLE.lowers("MaxPool", "MaxPoolV2", "MaxPool3D")
 def _max_pool(ctx: Context, x: Value, ksize: Value | None = None, strides: Value | None = None) -> Value:
-    """NaN loses against any number, except in the three-dimensional CPU kernel."""
+    """NaN loses against any number. (In three dimensions TensorFlow's result depends on where in the window it stands.)"""
     window = _spatial(ctx, ctx.attr("ksize") if ksize is None else ctx.ints(ksize, "the window"), "a window")
     steps = _spatial(ctx, ctx.attr("strides") if strides is None else ctx.ints(strides, "the strides"), "a stride")
     ones = (1,) * len(window)
     attrs = {"window": tuple(window), "strides": tuple(steps), "pads": _pads(ctx, x, window, steps, ones), "dilations": ones}
-    nan = "propagate" if ctx.op.type == "MaxPool3D" and not ctx.xla else "skip"
-    return ctx.add("max_pool", x, data_layout=_layout(ctx), nan=nan, **attrs)
+    return ctx.add("max_pool", x, data_layout=_layout(ctx), nan="skip", **attrs)
 
 
 @TABLE.lowers("AvgPool", "AvgPool3D")

@@ -5,6 +5,7 @@ A pattern stands for the last operation of its formula and reads the formula's o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,9 @@ def _maker(tensor: Any, *types: str) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """True if two tensors are one value."""
+    """True if two tensors are one value; False where the first is None."""
+    if a is None:
+        return False
     while a.op.type in _PASS_THROUGH:
         a = a.op.inputs[0]
     while b.op.type in _PASS_THROUGH:
@@ -211,30 +214,55 @@ def _lower_layer_norm(ctx: Context, x: Value, scale: Value, offset: Value, *, ep
     return ctx.add("layer_norm", x, ctx.reshape(scale, shape), ctx.reshape(offset, shape), axes=axes, eps=eps, variance="two_pass")
 
 
-def _find_gelu(op: Any) -> Pattern | None:
-    """0.5 * x * erfc(-x * sqrt(1/2)), as tf.nn.gelu spells it."""
-    for half, tail in _orders(op):
-        half_product, erfc = _maker(half, "Mul"), _maker(tail, "Erfc")
-        argument = _maker(erfc.inputs[0], "Mul") if erfc is not None else None
-        if half_product is None or argument is None:
-            continue
-        for number, x in _orders(half_product):
-            for minus, root in _orders(argument):
-                negation = _maker(minus, "Neg")
-                if _is_number(number, 0.5) and negation is not None and _same(negation.inputs[0], x) and _is_number(root, 0.5**0.5):
-                    return Pattern(_lower_gelu, [x])
+def _without(tensor: Any, kind: str, number: float) -> Any:
+    """Returns the other operand if the tensor is a Mul or AddV2 (``kind``) with this constant, else None."""
+    op = _maker(tensor, kind)
+    for constant, other in _orders(op) if op is not None else ():
+        if _is_number(constant, number):
+            return other
     return None
 
 
-def _lower_gelu(ctx: Context, x: Value) -> Value:
-    return ctx.add("gelu", x, approximate="none")
+def _find_gelu(op: Any) -> Pattern | None:
+    """Finds 0.5 * x * erfc(-x * sqrt(1/2)) and 0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), as tf.nn.gelu spells them."""
+    for half, factor in _orders(op):
+        x = _without(half, "Mul", 0.5)
+        if x is not None and _is_erf_gate(factor, x):
+            return Pattern(_lower_gelu, [x], {"approximate": "none"})
+        if x is not None and _is_tanh_gate(factor, x):
+            return Pattern(_lower_gelu, [x], {"approximate": "tanh"})
+    return None
+
+
+def _is_erf_gate(gate: Any, x: Any) -> bool:
+    erfc = _maker(gate, "Erfc")
+    minus = _without(erfc.inputs[0], "Mul", math.sqrt(0.5)) if erfc is not None else None
+    negation = _maker(minus, "Neg") if minus is not None else None
+    return negation is not None and _same(negation.inputs[0], x)
+
+
+def _is_tanh_gate(gate: Any, x: Any) -> bool:
+    inner = _without(gate, "AddV2", 1.0)
+    tanh = _maker(inner, "Tanh") if inner is not None else None
+    argument = _without(tanh.inputs[0], "Mul", math.sqrt(2 / math.pi)) if tanh is not None else None
+    total = _maker(argument, "AddV2") if argument is not None else None
+    for linear, cubic in _orders(total) if total is not None else ():
+        cube = _without(cubic, "Mul", 0.044715)
+        power = _maker(cube, "Pow") if cube is not None else None
+        if power is not None and _same(linear, x) and _same(power.inputs[0], x) and _is_number(power.inputs[1], 3.0):
+            return True
+    return False
+
+
+def _lower_gelu(ctx: Context, x: Value, *, approximate: str) -> Value:
+    return ctx.add("gelu", x, approximate=approximate)
 
 
 def _find_silu(op: Any) -> Pattern | None:
-    """Finds x * sigmoid(x)."""
+    """Finds x * sigmoid(x); tf.nn.silu multiplies by a beta of 1 inside."""
     for x, gate in _orders(op):
         sigmoid = _maker(gate, "Sigmoid")
-        if sigmoid is not None and _same(sigmoid.inputs[0], x):
+        if sigmoid is not None and (_same(sigmoid.inputs[0], x) or _same(_without(sigmoid.inputs[0], "Mul", 1.0), x)):
             return Pattern(_lower_silu, [x])
     return None
 

@@ -126,7 +126,8 @@ def _groups(actions: Sequence[Action]) -> Iterator[_Group]:
 
 def _check_external(actions: Sequence[Action], external: Collection[str], outside: Mapping[str, str]) -> None:
     """Raises PlanError where a caller's buffer cannot hold what the plan would put there."""
-    sizes = {action.name: action.bytes for action in actions if action.name in outside or action.name in external}
+    allocations = (ActionKind.ALLOCATE_BUFFER, ActionKind.CREATE_SHAPE)  # other actions may carry the name of a node, which is a value's too
+    sizes = {action.name: action.bytes for action in actions if action.kind in allocations}
     for name in external:
         if name not in outside:
             raise PlanError.of(f"value '{name}'", "only a value that a node makes and that is no view can be written straight into a caller's buffer")

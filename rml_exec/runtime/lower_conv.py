@@ -75,7 +75,9 @@ def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         image_floats, out_floats = height * width * channels, pixels * oc
         if ic == 1 and groups == channels == oc:
             per_tap = np.ascontiguousarray(matrix.reshape(taps, oc))
-            step = NativeStep("conv_depthwise", (n, pixels, taps, channels, image_floats, out_floats), (target, source, per_tap, *tail))
+            step_taps = attrs["strides"][1] if attrs["dilations"][1] == 1 else 0  # neighbours share kw - step taps of a row
+            params = (n, out_height, out_width, taps, channels, kernel[1], step_taps, image_floats, out_floats)
+            step = NativeStep("conv_depthwise", params, (target, source, per_tap, *tail))
         else:
             per_group = oc // groups
             parts = [packed(matrix[:, g * per_group : (g + 1) * per_group], taps * ic, per_group, per_group, 1) for g in range(groups)]

@@ -8,7 +8,7 @@ from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder
 
 
-def pattern(*shape: int, step: int = 7, scale: float = 1 / 64) -> np.ndarray:
+def pattern(*shape: int, step: int = 7, scale: float = 1 / 63) -> np.ndarray:
     """Returns f32 numbers in [-0.8, 0.8] that depend on ``step`` alone: the same on every machine and NumPy version, unlike random ones."""
     numbers = (np.arange(np.prod(shape, dtype=np.int64)) * step) % 101 - 50
     return (numbers * scale).astype(np.float32).reshape(shape)

@@ -109,7 +109,7 @@ def test_max_pool_never_takes_padding():
 
 
 def test_count_include_pad_with_ceil_mode_is_pad_then_valid():
-    """torch: avg_pool1d(ones(5), 2, 2, padding=1, ceil_mode=True) counts the padding, never the overhang past it."""
+    """As avg_pool1d(x, 3, 3, padding=1, ceil_mode=True) of torch, which counts the padding and never the overhang past it."""
     x = np.ones((1, 1, 6), np.float32)
     padded = run("pad", x, mode="constant", low=(0, 0, 1), high=(0, 0, 1), interior=(0, 0, 0), value=0.0)
     attrs = {"window": (3,), "strides": (3,), "pads": ((0, 1),), "data_layout": "NCHW", "divisor": "valid", "divisor_value": None}

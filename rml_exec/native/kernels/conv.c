@@ -125,13 +125,15 @@ INL void depthwise_channels(const depthwise *d, int64_t c, int last, const int P
       }
     }
   }
+  const int64_t channels = d->channels;
+  const int add = d->add;
+  float *y = d->y + c;
   UNROLL(6)
-  for (int i = 0; i < P; i++) {
+  for (int i = 0; i < P; i++, y += channels) {
     UNROLL(2)
     for (int j = 0; j < nv; j++) {
-      float *y = d->y + i * d->channels + c + j * W;
       int lanes = j < nv - 1 ? W : last;
-      vf_storen(y, d->add ? vf_loadn(y, lanes) + sum[i][j] : sum[i][j], lanes);
+      vf_storen(y + j * W, add ? vf_loadn(y + j * W, lanes) + sum[i][j] : sum[i][j], lanes);
     }
   }
 }
@@ -181,10 +183,10 @@ void RML_KERNEL(conv_depthwise)(const rml_args *args) {
       d.bias = tap ? 0 : args->ptr[3];
       d.add = tap > 0;
       for (int64_t row = 0; row < d.rows; row++)
-        for (int64_t r = 0; r < reads; r++) {
-          int64_t pixel = r / step < pixels ? r / step : pixels - 1;
-          int32_t offset = offsets[pixel * taps + tap + row * kw + r - pixel * step];
-          d.inputs[row * reads + r] = offset < 0 ? zeros : x + offset;
+        for (int64_t pixel = 0; pixel < pixels; pixel++) {
+          const int32_t *from = offsets + pixel * taps + tap + row * kw;
+          for (int64_t l = 0; l < (pixel < pixels - 1 ? step : kw); l++)
+            d.inputs[row * reads + pixel * step + l] = from[l] < 0 ? zeros : x + from[l];
         }
       depthwise_functions[variant][pixels](&d);
     }
