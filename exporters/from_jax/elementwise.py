@@ -138,8 +138,6 @@ def _integer_pow(ctx: Context, eqn: Equation) -> str:
 @TABLE.lowers("pow")
 def _pow(ctx: Context, eqn: Equation) -> str:
     x, exponent = _operands(eqn)
-    if _kind(eqn) == "i" and (exponent.constant is None or np.any(exponent.array() < 0)):
-        raise RefusedError("an integer to the power of an integer that may be negative")
     return ctx.add("pow", x, ctx.cast(exponent, x.dtype))
 
 

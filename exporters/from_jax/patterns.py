@@ -14,11 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from exporters.from_jax.elementwise import before_broadcast, scalar_value
+from exporters.from_jax.matching import factors, made_by, near, reduced, spread, squared
 from exporters.from_jax.program import Equation, Program, Value, live
 
 __all__ = ["recognise"]
-
-_MAX_FACTORS = 6
 
 
 def recognise(program: Program) -> Program:
@@ -37,56 +36,9 @@ def _replace(equation: Equation, op: str, *inputs: Value, **params: object) -> l
     return [made]
 
 
-def _made_by(value: Value, *primitives: str) -> tuple[Value, ...] | None:
-    """Returns the operands of what computes ``value`` at run time, None unless that is one of the primitives."""
-    producer = value.producer
-    return producer.inputs if producer is not None and value.constant is None and producer.primitive in primitives else None
-
-
-def _near(number: object, wanted: float, dtype: object) -> bool:
-    """True if a constant of ``dtype`` is the nearest to ``wanted`` or next to it."""
-    eps = 2.0 ** -(8 if np.dtype(dtype).itemsize == 2 else 22)  # type: ignore[call-overload]
-    return isinstance(number, int | float) and math.isclose(number, wanted, rel_tol=eps)
-
-
-def _factors(value: Value, reads: Counter[Value]) -> tuple[float, Counter[Value]]:
-    """Returns a value as a number times a product of values, each with its power.
-
-    Multiplications, negations, whole powers and divisions by a number are taken apart, but for a value that is read elsewhere too: that one
-    is the operand of a formula and not a part of it.
-    """
-    number, powers, left = 1.0, Counter[Value](), [value]
-    while left:
-        item = left.pop()
-        operands = _made_by(item, "mul", "neg", "square", "integer_pow", "div")
-        primitive = item.producer.primitive if item.producer else ""
-        if (constant := scalar_value(item)) is not None:
-            number *= constant
-        elif not operands or (item is not value and reads[item] > 1) or len(left) + powers.total() >= _MAX_FACTORS:
-            powers[item] += 1
-        elif primitive == "mul":
-            left += operands
-        elif primitive == "neg":
-            number, left = -number, [*left, *operands]
-        elif primitive == "div" and scalar_value(operands[1]):
-            number, left = number / scalar_value(operands[1]), [*left, operands[0]]
-        elif (power := _whole_power(item)) is not None:
-            left += operands * power
-        else:
-            powers[item] += 1
-    return number, powers
-
-
-def _whole_power(value: Value) -> int | None:
-    if value.producer is None or value.producer.primitive not in ("square", "integer_pow"):
-        return None
-    power = int(value.producer.params.get("y", 2))
-    return power if power in (2, 3) else None
-
-
 def _plus_one(value: Value) -> Value | None:
     """Returns z of ``1 + z``."""
-    a, b = _made_by(value, "add") or (value, value)
+    a, b = made_by(value, "add") or (value, value)
     return next((other for one, other in ((a, b), (b, a)) if one is not other and scalar_value(one) == 1), None)
 
 
@@ -95,13 +47,13 @@ def _activation(equation: Equation, reads: Counter[Value]) -> list[Equation] | N
     output = equation.outputs[0] if equation.outputs else None
     if equation.primitive not in ("mul", "div") or output is None or np.dtype(output.dtype).kind != "f":
         return None
-    number, powers = _factors(output, reads)
+    number, powers = factors(output, reads)
     if powers.total() != 2 or len(powers) != 2:
         return None
     for x, gate in (tuple(powers), tuple(powers)[::-1]):
         if x.shape != output.shape:
             continue
-        if number == 1 and (operands := _made_by(gate, "logistic")) and operands[0] is x:
+        if number == 1 and (operands := made_by(gate, "logistic")) and operands[0] is x:
             return _replace(equation, "rml.silu", x)
         if number == 0.5 and (approximate := _gelu_gate(gate, x, reads)):
             return _replace(equation, "rml.gelu", x, approximate=approximate)
@@ -109,29 +61,29 @@ def _activation(equation: Equation, reads: Counter[Value]) -> list[Equation] | N
 
 
 def _gelu_gate(gate: Value, x: Value, reads: Counter[Value]) -> str | None:
-    if operands := _made_by(gate, "erfc"):
+    if operands := made_by(gate, "erfc"):
         return "none" if _is_scaled(operands[0], -math.sqrt(0.5), x, reads) else None
     inner = _plus_one(gate)
     if inner is None:
         return None
-    if operands := _made_by(inner, "erf"):
+    if operands := made_by(inner, "erf"):
         return "none" if _is_scaled(operands[0], math.sqrt(0.5), x, reads) else None
-    if not (operands := _made_by(inner, "tanh")):
+    if not (operands := made_by(inner, "tanh")):
         return None
-    number, powers = _factors(operands[0], reads)
-    terms = _made_by(next(iter(powers)), "add") if powers.total() == 1 else None
-    if terms is None or not _near(number, math.sqrt(2 / math.pi), x.dtype):
+    number, powers = factors(operands[0], reads)
+    terms = made_by(next(iter(powers)), "add") if powers.total() == 1 else None
+    if terms is None or not near(number, math.sqrt(2 / math.pi), x.dtype):
         return None
     for linear, cubic in (terms, terms[::-1]):
-        number, powers = _factors(cubic, reads)
-        if linear is x and powers == Counter({x: 3}) and _near(number, 0.044715, x.dtype):
+        number, powers = factors(cubic, reads)
+        if linear is x and powers == Counter({x: 3}) and near(number, 0.044715, x.dtype):
             return "tanh"
     return None
 
 
 def _is_scaled(value: Value, number: float, x: Value, reads: Counter[Value]) -> bool:
-    found, powers = _factors(value, reads)
-    return powers == Counter({x: 1}) and _near(found, number, x.dtype)
+    found, powers = factors(value, reads)
+    return powers == Counter({x: 1}) and near(found, number, x.dtype)
 
 
 def _leaky_relu(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -139,37 +91,12 @@ def _leaky_relu(equation: Equation, reads: Counter[Value]) -> list[Equation] | N
     if equation.primitive != "select_n" or len(equation.inputs) != 3 or np.dtype(equation.outputs[0].dtype).kind != "f":
         return None
     test, otherwise, chosen = equation.inputs
-    if (operands := _made_by(test, "ge", "gt")) is None or operands[0] is not chosen or scalar_value(operands[1]) != 0:
+    if (operands := made_by(test, "ge", "gt")) is None or operands[0] is not chosen or scalar_value(operands[1]) != 0:
         return None
-    number, powers = _factors(otherwise, reads)
+    number, powers = factors(otherwise, reads)
     if powers != Counter({chosen: 1}) or chosen.shape != equation.outputs[0].shape:
         return None
     return _replace(equation, "rml.leaky_relu", chosen, alpha=number)
-
-
-def _spread(value: Value) -> tuple[Value, tuple[int, ...]] | None:
-    """Returns what stands again along its reduced axes, as size 1 or repeated, and which axes these are."""
-    if not _made_by(value, "broadcast_in_dim"):
-        return None
-    source, dims = value, tuple(range(len(value.shape)))
-    while operands := _made_by(source, "broadcast_in_dim"):
-        assert source.producer is not None
-        dims = tuple(dims[dim] for dim in source.producer.params["broadcast_dimensions"])
-        source = operands[0]
-    if tuple(value.shape[dim] for dim in dims) != source.shape:
-        return None
-    return source, tuple(axis for axis in range(len(value.shape)) if axis not in dims)
-
-
-def _reduced(value: Value, primitive: str) -> tuple[Value, tuple[int, ...]] | None:
-    """Returns (x, axes) if ``value`` is x reduced over axes and spread along them again, so that it broadcasts against x."""
-    spread = _spread(value)
-    operands = _made_by(spread[0], primitive) if spread else None
-    if not spread or not operands or len(value.shape) != len(operands[0].shape):
-        return None
-    assert spread[0].producer is not None
-    axes = tuple(sorted(spread[0].producer.params["axes"]))
-    return (operands[0], axes) if axes == spread[1] else None
 
 
 def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -180,14 +107,14 @@ def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     divisor = scalar_value(number)
     if not divisor or (equation.primitive == "div" and number is not equation.inputs[1]):
         return None
-    spread = total.producer if _made_by(total, "broadcast_in_dim") else None
+    spread = total.producer if made_by(total, "broadcast_in_dim") else None
     summed = spread.inputs[0] if spread else total
-    if total.shape != equation.outputs[0].shape or not (operands := _made_by(summed, "reduce_sum")):
+    if total.shape != equation.outputs[0].shape or not (operands := made_by(summed, "reduce_sum")):
         return None
     assert summed.producer is not None
     axes = summed.producer.params["axes"]
     count = math.prod(operands[0].shape[axis] for axis in axes)
-    if not _near(divisor if equation.primitive == "div" else 1 / divisor, count, total.dtype):
+    if not near(divisor if equation.primitive == "div" else 1 / divisor, count, total.dtype):
         return None
     if spread is None:
         return _replace(equation, "rml.mean", operands[0], axes=axes)
@@ -198,7 +125,7 @@ def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
 
 def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """A sum over windows divided by a whole number, or by how many elements of x each window holds."""
-    if equation.primitive != "div" or not (operands := _made_by(equation.inputs[0], "reduce_window_sum")):
+    if equation.primitive != "div" or not (operands := made_by(equation.inputs[0], "reduce_window_sum")):
         return None
     summed, divisor = equation.inputs
     assert summed.producer is not None
@@ -229,8 +156,8 @@ def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] |
 
 def _shifted(value: Value) -> tuple[Value, int] | None:
     """Returns (x, axis) of ``x - max(x)`` along one axis."""
-    operands = _made_by(value, "sub")
-    reduced = _reduced(operands[1], "reduce_max") if operands else None
+    operands = made_by(value, "sub")
+    reduced = reduced(operands[1], "reduce_max") if operands else None
     return (reduced[0], reduced[1][0]) if operands and reduced and reduced[0] is operands[0] and len(reduced[1]) == 1 else None
 
 
@@ -239,7 +166,7 @@ def _softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None
     if equation.primitive != "div":
         return None
     powers, total = equation.inputs
-    exponent, reduced = _made_by(powers, "exp"), _reduced(total, "reduce_sum")
+    exponent, reduced = made_by(powers, "exp"), reduced(total, "reduce_sum")
     shifted = _shifted(exponent[0]) if exponent else None
     if not shifted or not reduced or reduced[0] is not powers or reduced[1] != shifted[1:]:
         return None
@@ -250,9 +177,9 @@ def _log_softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | 
     """The formula s - log(sum(exp(s))) with s = x - max(x)."""
     if equation.primitive != "sub" or not (shifted := _shifted(equation.inputs[0])):
         return None
-    logarithm = _made_by(equation.inputs[1], "log")
-    reduced = _reduced(logarithm[0], "reduce_sum") if logarithm else None
-    exponent = _made_by(reduced[0], "exp") if reduced else None
+    logarithm = made_by(equation.inputs[1], "log")
+    reduced = reduced(logarithm[0], "reduce_sum") if logarithm else None
+    exponent = made_by(reduced[0], "exp") if reduced else None
     if not reduced or not exponent or exponent[0] is not equation.inputs[0] or reduced[1] != shifted[1:]:
         return None
     return _replace(equation, "rml.log_softmax", shifted[0], axis=shifted[1])
@@ -265,15 +192,15 @@ def _layer_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | N
     for a, b in (equation.inputs, equation.inputs[::-1]):
         if (joined := _affine(equation, a, b, reads)) is not None:
             return joined
-        centred = _made_by(a, "sub")
+        centred = made_by(a, "sub")
         if equation.primitive == "add" or not centred or (equation.primitive == "div" and b is not equation.inputs[1]):
             continue
-        mean = _reduced(centred[1], "rml.mean")
+        mean = reduced(centred[1], "rml.mean")
         if not mean or mean[0] is not centred[0]:
             continue
         x, axes = mean
         scale, root = _scaled_root(b, "sqrt" if equation.primitive == "div" else "rsqrt")
-        variance = _made_by(root, "add") if root is not None else None
+        variance = made_by(root, "add") if root is not None else None
         eps = scalar_value(variance[1]) if variance else None
         kind = _variance(variance[0], x, axes) if variance else None
         if kind is None or eps is None or axes != tuple(range(len(x.shape) - len(axes), len(x.shape))):
@@ -304,58 +231,72 @@ def _fits(operand: Value, x: Value, axes: int) -> bool:
 
 def _scaled_root(value: Value, root: str) -> tuple[Value | None, Value | None]:
     """Returns (scale, z) of ``root(z)`` or ``root(z) * scale``, as flax writes it; (None, None) for anything else."""
-    if operands := _made_by(value, root):
+    if operands := made_by(value, root):
         return None, operands[0]
-    if operands := _made_by(value, "mul"):
+    if operands := made_by(value, "mul"):
         for inner, scale in (operands, operands[::-1]):
-            if scale.constant is not None and (inside := _made_by(inner, root)):
+            if scale.constant is not None and (inside := made_by(inner, root)):
                 return scale, inside[0]
     return None, None
 
 
 def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
     """Returns which formula of x's variance it is: two_pass, mean((x - mean)^2), or fast, mean(x^2) - mean(x)^2, at least 0 or not."""
-    spread = _spread(value)
+    spread = spread(value)
     kept = spread is None
     core = spread[0] if spread else value
     if spread and spread[1] != axes:
         return None
-    if (operands := _made_by(core, "rml.mean")) and not kept:
+    if (operands := made_by(core, "rml.mean")) and not kept:
         assert core.producer is not None
-        centred = _squared(operands[0])
-        difference = _made_by(centred, "sub") if centred else None
-        mean = _reduced(difference[1], "rml.mean") if difference else None
+        centred = squared(operands[0])
+        difference = made_by(centred, "sub") if centred else None
+        mean = reduced(difference[1], "rml.mean") if difference else None
         right = tuple(sorted(core.producer.params["axes"])) == axes and difference and difference[0] is x and mean == (x, axes)
         return "two_pass" if right else None
-    if (bounded := _made_by(core, "max")) and (zero := [v for v in bounded if scalar_value(v) == 0]):
+    if (bounded := made_by(core, "max")) and (zero := [v for v in bounded if scalar_value(v) == 0]):
         core = next(v for v in bounded if v is not zero[0])
-    difference = _made_by(core, "sub")
+    difference = made_by(core, "sub")
     if not difference:
         return None
-    base = _squared(difference[1])
+    base = squared(difference[1])
     if base is None or _mean_of(base, axes, kept) is not x:
         return None
     squares = _mean_of(difference[0], axes, kept)
-    return "fast" if squares is not None and _squared(squares) is x else None
+    return "fast" if squares is not None and squared(squares) is x else None
 
 
 def _mean_of(value: Value, axes: tuple[int, ...], kept: bool) -> Value | None:
     """Returns x if ``value`` is the mean of x over ``axes``; ``kept``: spread along them again."""
     if kept:
-        reduced = _reduced(value, "rml.mean")
+        reduced = reduced(value, "rml.mean")
         return reduced[0] if reduced and reduced[1] == axes else None
-    operands = _made_by(value, "rml.mean")
+    operands = made_by(value, "rml.mean")
     return operands[0] if operands and value.producer and tuple(sorted(value.producer.params["axes"])) == axes else None
 
 
-def _squared(value: Value) -> Value | None:
-    """Returns z of z * z."""
-    if operands := _made_by(value, "square"):
-        return operands[0]
-    if operands := _made_by(value, "integer_pow"):
-        return operands[0] if value.producer and value.producer.params["y"] == 2 else None
-    operands = _made_by(value, "mul")
-    return operands[0] if operands and operands[0] is operands[1] else None
+def _plain_reduction(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """A reduction by a function that is one primitive, from its neutral number: JAX names it itself only where the number is no array."""
+    if equation.primitive not in ("reduce", "reduce_window") or len(equation.inputs) != 2 or equation.inputs[1].constant is None:
+        return None
+    x, start = equation.inputs
+    jaxpr = getattr(equation.params["jaxpr"], "jaxpr", equation.params["jaxpr"])
+    name = jaxpr.eqns[0].primitive.name if len(jaxpr.eqns) == 1 and set(jaxpr.eqns[0].invars) == set(jaxpr.invars) else ""
+    neutral = _neutral(name, np.dtype(x.dtype))
+    if neutral is None or start.array().item() != neutral:
+        return None
+    kind = {"add": "sum", "mul": "prod"}.get(name, name)
+    if equation.primitive == "reduce":
+        return _replace(equation, f"reduce_{kind}", x, axes=equation.params["dimensions"])
+    return _replace(equation, f"reduce_window_{kind}", x, **equation.params) if kind in ("sum", "max", "min") else None
+
+
+def _neutral(primitive: str, dtype: np.dtype) -> float | int | None:
+    """Returns the number that a reduction by the primitive begins with."""
+    if dtype.kind == "b":
+        return {"and": True, "or": False}.get(primitive)
+    lowest, highest = (-math.inf, math.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return {"add": 0, "mul": 1, "max": lowest, "min": highest}.get(primitive)
 
 
 def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -363,7 +304,7 @@ def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation]
     if equation.primitive != "add" or np.dtype(equation.outputs[0].dtype).kind != "f":
         return None
     for product, bias in (equation.inputs, equation.inputs[::-1]):
-        operands, vector = _made_by(product, "dot_general"), before_broadcast(bias)
+        operands, vector = made_by(product, "dot_general"), before_broadcast(bias)
         if not operands or len(operands) > 2 or reads[product] != 1 or operands[1].constant is None or vector.constant is None:
             continue
         assert product.producer is not None
@@ -380,11 +321,11 @@ def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation
         return None
     x, indices = equation.inputs
     axis = equation.params["dimension_numbers"].start_index_map[0]
-    trailing = _made_by(indices, "broadcast_in_dim")
-    if not trailing or trailing[0].shape != indices.shape[:-1] or not (cases := _made_by(trailing[0], "select_n")) or len(cases) != 3:
+    trailing = made_by(indices, "broadcast_in_dim")
+    if not trailing or trailing[0].shape != indices.shape[:-1] or not (cases := made_by(trailing[0], "select_n")) or len(cases) != 3:
         return None
     negative, raw, shifted = cases
-    below, plus = _made_by(negative, "lt"), _made_by(shifted, "add")
+    below, plus = made_by(negative, "lt"), made_by(shifted, "add")
     if not below or not plus or below[0] is not raw or plus[0] is not raw or np.dtype(raw.dtype).name not in ("int32", "int64"):
         return None  # the sum of narrower integers may wrap
     if scalar_value(below[1]) != 0 or scalar_value(plus[1]) != x.shape[axis]:
@@ -394,6 +335,7 @@ def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation
 
 Rule = Callable[[Equation, "Counter[Value]"], "list[Equation] | None"]
 _RULES: tuple[Rule, ...] = (
+    _plain_reduction,
     _mean,
     _average_pool,
     _softmax,

@@ -32,11 +32,6 @@ def _broadcast_in_dim(ctx: Context, eqn: Equation) -> str:
     return ctx.broadcast(x if aligned == x.shape else ctx.reshape(x, spread), shape)
 
 
-@TABLE.lowers("broadcast_to")
-def _broadcast_to(ctx: Context, eqn: Equation) -> str:
-    return ctx.broadcast(eqn.inputs[0], eqn.outputs[0].shape)
-
-
 @TABLE.lowers("tile")
 def _tile(ctx: Context, eqn: Equation) -> str:
     x, repeats = eqn.inputs[0], [int(repeat) for repeat in eqn.params["reps"]]
@@ -176,7 +171,8 @@ def _fill_value(eqn: Equation) -> Any:
     """Returns what an index out of range reads: the primitive's value, else NaN, the lowest signed or highest unsigned integer, true."""
     value, dtype = eqn.params["fill_value"], np.dtype(eqn.outputs[0].dtype)
     if value is not None:
-        return np.asarray(value).item()
+        number = np.asarray(value).item()
+        return int(number) if dtype.kind == "b" else number
     if dtype.kind == "b":
         return 1
     if dtype.kind in "iu":

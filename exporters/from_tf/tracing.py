@@ -136,6 +136,9 @@ def _caller(tf: ModuleType, model: Any, keywords: list[str] | None) -> Callable[
     if not callable(model):
         hint = "give a Keras model, a tf.function, a concrete function or a Python function of tensors"
         raise ExportError.of("export", "the model must be callable", type(model).__name__, hint=hint)
+    if isinstance(model, tf.types.experimental.ConcreteFunction) and keywords is None:
+        positional, named = model.structured_input_signature
+        keywords = None if positional else sorted(named)  # the signatures of a SavedModel take no positional arguments
     # A function of its own gets autograph: Python's if and while on tensors become graph operations, or a clear refusal.
     function = model if _is_function(tf, model) else tf.function(model)
     if keywords:

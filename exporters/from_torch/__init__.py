@@ -29,9 +29,9 @@ def export(
 
     Args:
         model: a module in evaluation mode and on the CPU, or a function of tensors.
-        example_inputs: tensors or NumPy arrays, in the order of the model's arguments or by their names. They fix shapes and dtypes, and the
-            golden file holds them and what the model makes of them; a float input whose elements are all equal would hide errors and is
-            replaced by normally distributed numbers there.
+        example_inputs: tensors or NumPy arrays (also within lists, tuples and dicts, and other values that become part of the graph), in the
+            order of the model's arguments or by their names. They fix shapes and dtypes, and the golden file holds them and what the model
+            makes of them; a float input whose elements are all equal would hide errors and is replaced by N(0, 1) numbers there.
         path_prefix: where to write, without suffix.
         name: name of the graph; the last part of ``path_prefix`` if None.
         input_names: interface names of the inputs; the names of the model's arguments if None.
@@ -59,7 +59,7 @@ def export(
 def to_graph(
     model: Any, example_inputs: Sequence[Any] | Mapping[str, Any], *, name: str, input_names: Sequence[str] | None = None
 ) -> Graph:
-    """Returns the graph of a torch model; arguments and errors as of :func:`export`. Its constants share the memory of the model's weights."""
+    """Returns the graph of a torch model; arguments and errors as of :func:`export`. Weights are shared, not copied."""
     import_framework("torch")
     from exporters.from_torch.importer import import_program
     from exporters.from_torch.program import trace

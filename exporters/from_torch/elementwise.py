@@ -63,7 +63,7 @@ def _leaky_relu(ctx: Context, x: str, slope: float) -> str:
 
 @ATEN.lowers("aten.elu")
 def _elu(ctx: Context, x: str, alpha: float, scale: float, input_scale: float) -> str:
-    """scale * x for x > 0, else scale * alpha * (e^(input_scale * x) - 1)."""
+    """Exponential linear unit: scale * x for x > 0, else scale * alpha * (e^(input_scale * x) - 1)."""
     dtype = ctx.result().dtype
     scaled = x if input_scale == 1 else ctx.step("mul", [x, ctx.scalar(input_scale, dtype)])
     below = ctx.step("mul", [ctx.step("expm1", [scaled]), ctx.scalar(alpha * scale, dtype)])

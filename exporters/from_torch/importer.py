@@ -111,9 +111,9 @@ class _Importer:
     def _lower(self, node: torch.fx.Node) -> None:
         if node.target is operator.getitem:
             producer, index = node.args
-            self.values[node] = self.values[producer][index]  # type: ignore[index]
+            self.values[node] = self.values[producer][index]
             if self.values[node] is None:
-                self._refuse(producer, str(producer.target), f"its result number {index} cannot be computed")  # type: ignore[arg-type,union-attr]
+                self._refuse(producer, str(producer.target), f"its result number {index} cannot be computed")
                 self.values[node] = self._stand_in(node.meta["val"])
             return
         if _DROPPED.match(str(node.target)):
@@ -130,7 +130,7 @@ class _Importer:
     def _value_of(self, node: torch.fx.Node) -> Any:
         """Returns a node's value: folded where everything it reads is known and no weight is among it, lowered else."""
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise RefusedError("")
+            raise RefusedError("only tensor operators are supported")
         packet = str(node.target.overloadpacket)
         if reason := _REFUSED.get(packet.removeprefix("aten.")):
             raise RefusedError(reason)
@@ -148,7 +148,7 @@ class _Importer:
             return known.tensor if isinstance(known, Known) else known
 
         with torch.no_grad():
-            result = node.target(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))  # type: ignore[operator]
+            result = node.target(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))
         if isinstance(result, torch.Tensor):
             return Known(node.name, result, False)
         if isinstance(result, tuple | list):
@@ -163,7 +163,7 @@ class _Importer:
             return self.ctx.constant(known) if isinstance(known, Known) else known
 
         arguments = []
-        for index, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        for index, argument in enumerate(node.target._schema.arguments):
             if argument.name not in _MEANINGLESS:
                 given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
                 arguments.append(torch.fx.map_arg(given, lowered))

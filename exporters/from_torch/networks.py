@@ -27,7 +27,7 @@ def _vector_product(ctx: Context, a: str, b: str) -> str:
 
 @ATEN.lowers("aten.addmm", "aten.baddbmm")
 def _addmm(ctx: Context, bias: str, a: str, b: str, beta: Scalar, alpha: Scalar) -> str:
-    """beta * bias + alpha * (a @ b)."""
+    """Adds a product: beta * bias + alpha * (a @ b)."""
     if beta == alpha == 1 and ctx.type(b).rank == 2 and ctx.type(bias).shape == ctx.type(b).shape[1:]:
         return str(ctx.add("linear", [a, b, bias], weight_layout="io"))
     product = ctx.step("matmul", [a, b], transpose_a=False, transpose_b=False)
@@ -191,7 +191,7 @@ def _window_means(ctx: Context, x: str, axis: int, size: int) -> str:
     for i in range(size):
         start, end = i * n // size, -(-(i + 1) * n // size)
         weights[start:end, i] = 1 / (end - start)
-    perm = tuple(a for a in range(type_.rank) if a != axis) + (axis,)
+    perm = (*(a for a in range(type_.rank) if a != axis), axis)
     back = tuple(int(a) for a in np.argsort(perm))
     turned = x if perm == back == tuple(range(type_.rank)) else ctx.step("transpose", [x], perm=perm)
     means = ctx.step("matmul", [turned, ctx.builder.constant(weights, f"{ctx.node.name}.windows")], transpose_a=False, transpose_b=False)

@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ class _Function(torch.nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
+        if isinstance(function, FunctionType):  # torch records the source lines of functions called "forward" only
+            code = function.__code__.replace(co_name="forward")
+            renamed = FunctionType(code, function.__globals__, "forward", function.__defaults__, function.__closure__)
+            renamed.__kwdefaults__ = function.__kwdefaults__
+            function = renamed
         self.function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -58,9 +64,8 @@ def trace(model: Any, example_inputs: Sequence[Any] | Mapping[str, Any], input_n
     where = f"torch export of {type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, '__name__', 'a function')}"
     _check_mode(module, where)
 
-    parameters = list(inspect.signature(forward).parameters.values())
-    by_name = isinstance(example_inputs, Mapping)
-    if by_name:  # torch.export orders keyword arguments as the signature does
+    parameters = _parameters(forward)
+    if by_name := isinstance(example_inputs, Mapping):  # torch.export orders keyword arguments as the signature does
         order = [parameter.name for parameter in parameters]
         example_inputs = dict(sorted(example_inputs.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     elif isinstance(example_inputs, torch.Tensor | np.ndarray):
@@ -96,6 +101,14 @@ def _check_mode(module: torch.nn.Module, where: str) -> None:
             raise ExportError.of(where, "the model must be on the CPU", f"'{name}' on {tensor.device}", hint="call model.cpu() first")
 
 
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Returns the parameters of a function; none for a built-in one, whose signature is unknown."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except ValueError:
+        return []
+
+
 def _tensor(value: Any) -> Any:
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
 
@@ -123,11 +136,11 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     for kept in (aten.layer_norm.default, aten.linear.default, aten.scaled_dot_product_attention.default, aten.silu.default):
         table.pop(kept)
-    return table  # type: ignore[no-any-return]
+    return table
 
 
 def run_eagerly(traced: Traced, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns golden inputs and the model's own outputs for them, by interface name; run on one thread so that exports repeat bit for bit."""
+    """Returns golden inputs and the model's own outputs for them, by interface name; on one thread, so that exports repeat bit for bit."""
     inputs = golden_inputs({name: tensor.detach().numpy() for name, tensor in traced.inputs.items()}, seed)
     remaining = iter(inputs.values())
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from exporters.from_torch.context import ATEN, Context
+from exporters.from_torch.context import ATEN, Context, Scalar
 from rml_exec.types import DType
 
 Dims = int | Sequence[int] | None
@@ -18,7 +19,7 @@ def _axes(ctx: Context, x: str, dims: Dims) -> tuple[int, ...]:
 
 
 def _reduce(ctx: Context, x: str, kind: str, dims: Dims, keepdims: bool) -> str:
-    """``sum`` and ``prod`` of nothing are 0 and 1 and ``mean`` of nothing is NaN; ``max`` and ``min`` of nothing are errors, in torch at export."""
+    """Over nothing ``sum`` is 0, ``prod`` 1 and ``mean`` NaN; ``max`` and ``min`` are errors, in torch at export already."""
     empty = "error" if kind in ("max", "min") else "identity"
     return str(ctx.add("reduce", [x], kind=kind, axes=_axes(ctx, x, dims), keepdims=keepdims, nan="propagate", empty=empty))
 
@@ -76,14 +77,36 @@ for _name in ("max", "min"):
     _extreme(_name)
 
 
+@ATEN.lowers("aten.linalg_vector_norm")
+def _vector_norm(ctx: Context, x: str, order: Scalar, dims: Dims, keepdim: bool, dtype: object) -> str:
+    result = ctx.result().dtype
+    x = ctx.cast(x, result)
+    if order == 2:
+        return str(ctx.add("sqrt", [_total(ctx, ctx.step("mul", [x, x]), dims, keepdim)]))
+    size = ctx.step("abs", [x])
+    if order == 1:
+        return _reduce(ctx, size, "sum", dims, keepdim)
+    if abs(order) == math.inf:
+        return _reduce(ctx, size, "max" if order > 0 else "min", dims, keepdim)
+    if order == 0:
+        present = ctx.step("compare", [size, ctx.scalar(0, result)], dir="ne")
+        return _reduce(ctx, ctx.cast(present, result), "sum", dims, keepdim)
+    total = _total(ctx, ctx.step("pow", [size, ctx.scalar(order, result)]), dims, keepdim)
+    return str(ctx.add("pow", [total, ctx.scalar(1 / order, result)]))
+
+
+def _total(ctx: Context, x: str, dims: Dims, keepdims: bool) -> str:
+    return str(ctx.step("reduce", [x], kind="sum", axes=_axes(ctx, x, dims), keepdims=keepdims, nan="propagate", empty="identity"))
+
+
 @ATEN.lowers("aten.var.correction")
 def _variance(ctx: Context, x: str, dims: Dims, correction: float | None, keepdim: bool) -> str:
     """Two passes: the mean, then the sum of squared distances from it, divided by the count less the correction."""
-    dtype, axes = ctx.result().dtype, _axes(ctx, x, dims)
+    dtype, axes = ctx.type(x).dtype, _axes(ctx, x, dims)
     mean = ctx.step("reduce", [x], kind="mean", axes=axes, keepdims=True, nan="propagate", empty="identity")
     distance = ctx.step("sub", [x, mean])
     square = ctx.step("mul", [distance, distance])
-    total = ctx.step("reduce", [square], kind="sum", axes=axes, keepdims=keepdim, nan="propagate", empty="identity")
+    total = _total(ctx, square, dims, keepdim)
     count = ctx.type(x).size // max(ctx.type(mean).size, 1) - (1 if correction is None else correction)
     return str(ctx.add("div", [total, ctx.scalar(max(count, 0), dtype)], rounding="true"))
 

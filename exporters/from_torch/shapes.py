@@ -175,7 +175,7 @@ def _roll(ctx: Context, x: str, shifts: Sequence[int], dims: Sequence[int]) -> s
 
 @ATEN.lowers("aten.constant_pad_nd")
 def _constant_pad(ctx: Context, x: str, pads: Sequence[int], value: Scalar) -> str:
-    """torch lists (low, high) from the last axis backwards; negative ones crop."""
+    """Pads as torch lists them: (low, high) from the last axis backwards, negative ones crop."""
     low, high = _pads(ctx, x, pads)
     return str(ctx.add("pad", [x], mode="constant", low=low, high=high, interior=(0,) * len(low), value=float(value)))
 
@@ -217,8 +217,8 @@ def _index_select(ctx: Context, x: str, dim: int, indices: str) -> str:
 def _index(ctx: Context, x: str, indices: Sequence[str | None]) -> str:
     """Advanced indexing: one index tensor is a ``take``; several are one ``take`` from their axes merged into one.
 
-    A merged index is right only where every single one is in range, which is checked here: they must be known at export. The indexed axes come
-    first in the result if they are not adjacent, as in NumPy.
+    A merged index is right only where every single one is in range, which is checked here: they must be known at export. The indexed axes
+    come first in the result if they are not adjacent, as in NumPy.
     """
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     given = [index for index in indices if index is not None]
@@ -243,3 +243,20 @@ def _index(ctx: Context, x: str, indices: Sequence[str | None]) -> str:
     first = axes[0] if adjacent else 0
     x = ctx.reshape(x, (*shape[:first], math.prod(shape[first : first + len(axes)]), *shape[first + len(axes) :]))
     return _take(ctx, x, ctx.builder.constant(merged, f"{ctx.node.name}.indices"), first, wrap=False)
+
+
+def _upsample_nearest(spatial: int) -> None:
+    @ATEN.lowers(f"aten.upsample_nearest{spatial}d.vec")
+    def lower(ctx: Context, x: str, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None) -> str:
+        """Element floor(i * size / output size) along each axis; a scale factor that is given is used as it is, in float32 as torch does."""
+        shape, result = ctx.type(x).shape, ctx.result().shape
+        for number, axis in enumerate(range(len(shape) - spatial, len(shape))):
+            scale = np.float32(1 / scale_factors[number] if scale_factors else shape[axis] / result[axis])
+            positions = np.floor(np.arange(result[axis], dtype=np.float32) * scale).astype(np.int64)
+            indices = ctx.builder.constant(np.minimum(positions, shape[axis] - 1), f"{ctx.node.name}.indices")
+            x = ctx.step("take", [x, indices], axis=axis, oob="error", wrap_negative=False, fill_value=None)
+        return x
+
+
+for _rank in (1, 2, 3):
+    _upsample_nearest(_rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 from rml_exec.ir.graph import Constant, Graph, Node
 from rml_exec.passes.base import Pass
@@ -46,7 +47,7 @@ def _fold(graph: Graph) -> Graph:
     added: dict[str, Constant] = {}
     nodes: list[Node] = []
     folded = False
-    for node, following in zip(graph.nodes, (*graph.nodes[1:], None), strict=True):
+    for node, following in zip_longest(graph.nodes, graph.nodes[1:]):
         if folded:
             folded = False
             continue

@@ -58,7 +58,7 @@ _WORK_PER_THREAD = 16384  # cheap instructions on one element each
 
 # Limits of the interpreter's tables (elementwise.c).
 _MAX_TENSORS, _MAX_GATHERED, _MAX_OPERANDS, _MAX_SLOTS, _MAX_INSTRUCTIONS, _MAX_RANK = 32, 16, 128, 32, 1024, 16
-_SHORT_ROW = 256  # rows below this length that are not a multiple of 64 are not worth a segment each
+_SHORT_ROW = 256  # rows below this length that are not a multiple of 128 are not worth a segment each
 
 _LANES = (DType.F32, DType.I32, DType.BOOL)
 
@@ -271,7 +271,12 @@ class _Walk:
     columns: int
     across_rows: bool
     strides: Mapping[str, tuple[int, ...]]
+    dense: frozenset[str]
     gathered: frozenset[str]
+
+    def mode(self, name: str) -> int:
+        """Returns how the interpreter reads an operand: 0 where it lies along a row, 1 dense, 2 gathered."""
+        return 1 if name in self.dense else 2 if name in self.gathered else 0
 
     def is_scalar(self, name: str) -> bool:
         """True if all elements of a row are one and the same, and are read as such."""
@@ -308,18 +313,18 @@ def _walk(shape: Sequence[int], strides: Mapping[str, tuple[int, ...]], types: M
     if not dims:
         dims, steps = [1], {name: [0] for name in strides}
     columns = dims[-1]
-    across_rows = len(dims) > 1 and columns < _SHORT_ROW and columns % 64 != 0
-    dense = list(contiguous_strides(dims))
+    across_rows = len(dims) > 1 and columns < _SHORT_ROW and columns % 128 != 0
+    walked = {name: tuple(steps[name]) for name in strides}
+    dense = frozenset(name for name in strides if walked[name] == contiguous_strides(dims))
 
     def is_gathered(name: str) -> bool:
-        if not any(steps[name]):
-            return types[name].dtype is DType.BOOL  # only load_bool knows bytes, and it reads one per lane
-        if steps[name] == dense:
-            return False
-        return across_rows or steps[name][-1] not in (0, 1) or (steps[name][-1] == 0 and types[name].dtype is DType.BOOL)
+        constant_along_row = walked[name][-1] == 0
+        if constant_along_row and types[name].dtype is DType.BOOL:
+            return True  # load_bool reads one byte per lane
+        return any(walked[name]) and (across_rows or not (constant_along_row or walked[name][-1] == 1))
 
-    gathered = frozenset(filter(is_gathered, strides))
-    return _Walk(tuple(dims[:-1]), columns, across_rows, {name: tuple(steps[name]) for name in strides}, gathered)
+    gathered = frozenset(name for name in strides if name not in dense and is_gathered(name))
+    return _Walk(tuple(dims[:-1]), columns, across_rows, walked, dense, gathered)
 
 
 # ---- emit ------------------------------------------------------------------------------------------------------------------------------
@@ -358,7 +363,7 @@ class _Emitter:
         return self.code
 
     def _may_share(self, name: str) -> bool:
-        return name in self._inputs and not self._walk.is_scalar(name) and name not in self._walk.gathered
+        return name in self._walk.dense
 
     def _write(self, name: str, m: int = 0, n: int = 0) -> None:
         self.code.append(INSTRUCTIONS[name] | m << 16 | n << 32)
@@ -518,7 +523,7 @@ def _step(
     params += [program.types[name].dtype.itemsize for name in results]
     for name in inputs:
         *row_strides, column_stride = walk.strides[name]
-        params += [program.types[name].dtype.itemsize, int(name in walk.gathered), column_stride, *row_strides]
+        params += [program.types[name].dtype.itemsize, walk.mode(name), column_stride, *row_strides]
     params += [*program.constants.values(), *code]
     places: tuple[Operand, ...] = (*(value.name for value in node.outputs), *operands.values())
     return [NativeStep("elementwise", params, places)]

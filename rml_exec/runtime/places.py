@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rml_exec.errors import KernelError, RmlError
+from rml_exec.errors import KernelError
 from rml_exec.ops import OpDef
 from rml_exec.types import TensorType
 
@@ -63,14 +63,11 @@ class NumpyStep:
         buffers = {ARENA: (arena,), INPUT: inputs, OUTPUT: outputs, CONSTANT: self._constants}
         operands = [None if operand is None else operand.array(buffers) for operand in self._operands]
         try:
-            computed = self._op.run_reference(operands, self._attrs)
-        except RmlError:
+            computed = self._op.run_reference(operands, self._attrs, self._where)
+        except KernelError:
             raise
         except Exception as error:
             names = {self._op.operand_name(i): operand.type for i, operand in enumerate(self._operands) if operand is not None}
             raise KernelError.of(self._where, f"failed while running: {error}", None, names) from error
         for result, array in zip(self._results, computed, strict=True):
             np.copyto(result.array(buffers), array, casting="no")
-
-
-Kernel = Callable[[Any, Sequence[Any], Sequence[Any]], None]

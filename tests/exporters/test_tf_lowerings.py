@@ -68,9 +68,10 @@ Case = tuple[str, Callable[..., Any], tuple[np.ndarray, ...], str | None]
 SPECIAL = floats(NAN, INF, -INF, -0.0, 0.5, -2.5, 1.5)
 UNARY = {
     "Abs": "abs", "Neg": "neg", "Floor": "floor", "Ceil": "ceil", "Exp": "exp", "Expm1": "expm1", "Sin": "sin", "Cos": "cos",
-    "Tanh": "tanh", "Sigmoid": "sigmoid", "Erf": "erf", "Erfc": "erfc", "Relu": "relu", "IsNan": "is_nan", "IsInf": "is_inf", "Sign": "sign", "Rint": "round",
-    "Round": "round", "Square": "mul", "Reciprocal": "div", "Inv": "div", "IsFinite": "is_nan is_inf or not", "Relu6": "clamp",
-    "Elu": "expm1 compare select", "Selu": "expm1 mul mul compare select", "Softplus": "relu abs neg exp log1p add", "Softsign": "abs add div",
+    "Tanh": "tanh", "Sigmoid": "sigmoid", "Erf": "erf", "Erfc": "erfc", "Relu": "relu", "IsNan": "is_nan", "IsInf": "is_inf",
+    "IsFinite": "is_nan is_inf or not", "Sign": "sign", "Rint": "round", "Round": "round", "Square": "mul", "Reciprocal": "div",
+    "Inv": "div", "Relu6": "clamp", "Elu": "expm1 compare select", "Selu": "expm1 mul mul compare select", "Softsign": "abs add div",
+    "Softplus": "relu abs neg exp log1p add",
 }  # fmt: skip
 POSITIVE = {"Log": "log", "Log1p": "log1p", "Sqrt": "sqrt", "Rsqrt": "rsqrt"}
 BINARY = {

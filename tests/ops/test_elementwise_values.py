@@ -211,7 +211,7 @@ def test_float_to_integer(to, f2i, want):
 
 @pytest.mark.parametrize("value", [NAN, INF, 2.0**31, -(2.0**31) - 1])
 def test_float_to_integer_error_names_the_value(value):
-    with pytest.raises(KernelError, match="^cast: value has no i32"):
+    with pytest.raises(KernelError, match=r"^cast: value has no i32"):
         run("cast", np.array([1.0, value]), to="i32", f2i="error")
     assert list(run("cast", np.array([2147483647.5, -2147483648.9]), to="i32", f2i="error")) == [2**31 - 1, -(2**31)]
 

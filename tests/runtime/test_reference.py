@@ -151,5 +151,5 @@ def test_refused_values_name_the_node():
     b = GraphBuilder("g")
     x, i = b.input("x", "f32", (3,)), b.input("i", "i64", (1,))
     b.output("y", b.add("take", [x, i], axis=0, oob="error", wrap_negative=False, fill_value=None, name="lookup"))
-    with pytest.raises(KernelError, match="^take 'lookup': indices must be in range for axis 0 of size 3; got 9"):
+    with pytest.raises(KernelError, match=r"^take 'lookup': indices must be in range for axis 0 of size 3; got 9"):
         run_reference(b.build(), {"x": np.zeros(3, np.float32), "i": np.array([9])}, precision="f32")

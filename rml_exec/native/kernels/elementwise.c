@@ -135,10 +135,13 @@ static const instruction_fn by_number[] = {
 };
 
 // ---- one step --------------------------------------------------------------------------------------------------------------------------
+enum { DIRECT, DENSE, GATHERED };   // how an input is read
+
 typedef struct {
   char *data;
   int64_t item, column_stride;    // item size in bytes; elements from column to column
   const int64_t *row_strides;     // per outer axis, in elements; null for an output
+  bool dense;                     // C order without gaps
   bool gathered, periodic;        // periodic: every segment of whole rows holds the same, so it is gathered once
   int64_t offset;                 // of the current row, in elements
 } tensor;
@@ -146,7 +149,7 @@ typedef struct {
 typedef struct {
   int64_t elements, columns;      // in all; per row
   bool across_rows;               // segments run on into the next row: rows are too short to be worth one each
-  bool any_gathered;
+  bool any_gathered, walked;      // walked: the current row matters, not only the position
   int64_t grain;                  // fewest elements that are worth a thread
   int64_t outputs, inputs, constants, slots, instructions, rank;
   const int64_t *dims;            // outer axes
@@ -159,21 +162,23 @@ typedef struct {
 
 static void decode(step *s, const rml_args *args, float *slots) {
   const int64_t *p = args->p;
-  s->elements = p[0], s->columns = p[1], s->across_rows = p[2], s->grain = p[3], s->any_gathered = false;
+  s->elements = p[0], s->columns = p[1], s->across_rows = p[2], s->grain = p[3], s->any_gathered = s->walked = false;
   s->outputs = p[4], s->inputs = p[5], s->constants = p[6], s->slots = p[7], s->instructions = p[8], s->rank = p[9];
   s->dims = p + 10;
   p += 10 + s->rank;
   operand *next = s->operands;
   for (int64_t j = 0; j < s->outputs + s->inputs; j++, next++) {
     tensor *x = &s->tensors[j];
-    *x = (tensor){.data = args->ptr[j], .item = p[0], .column_stride = 1};
     if (j < s->outputs) {
+      *x = (tensor){.data = args->ptr[j], .item = p[0], .column_stride = 1, .dense = true};
       p += 1;
     } else {
-      x->gathered = p[1], x->column_stride = p[2], x->row_strides = p + 3;
-      x->periodic = s->across_rows;
+      *x = (tensor){.data = args->ptr[j], .item = p[0], .column_stride = p[2], .row_strides = p + 3};
+      x->dense = p[1] == DENSE, x->gathered = p[1] == GATHERED;
+      x->periodic = x->gathered && s->across_rows;
       for (int64_t axis = 0; axis < s->rank; axis++) x->periodic &= x->row_strides[axis] == 0;
       s->any_gathered |= x->gathered;
+      s->walked |= s->across_rows ? x->gathered && !x->periodic : !x->dense;
       p += 3 + s->rank;
     }
     next->stride = x->gathered || x->column_stride ? x->item : 0;
@@ -221,54 +226,64 @@ static void gather(char *dst, const tensor *x, int64_t column, int64_t n) {
     memcpy(dst, src, n * x->item);
   } else if (x->item == 1) {
     for (int64_t j = 0; j < n; j++) dst[j] = src[j * stride];
+  } else if (stride == 0) {
+    for (int64_t j = 0; j < n; j++) ((int32_t *)dst)[j] = *(const int32_t *)src;
   } else {
-    for (int64_t j = 0; j < n; j++) memcpy(dst + j * 4, src + j * stride * 4, 4);
+    for (int64_t j = 0; j < n; j++) ((int32_t *)dst)[j] = ((const int32_t *)src)[j * stride];
   }
 }
 
 // Runs the program over n elements of the operands as they stand.
-static void interpret(const step *s, int64_t n) {
+static void interpret(step *s, int64_t n) {
   const instruction *code = s->code;
   const vf zero = vf1(0);
   int64_t i = 0;
   for (; i + STEP <= n; i += STEP) code->run(code, s->operands, i, zero, zero, zero, zero, zero, zero, zero, zero);
   if (i == n) return;
   // The rest goes through padded copies, so that no byte behind a tensor is touched.
-  char pads[MAX_TENSORS][STEP * 4] __attribute__((aligned(64)));
-  operand padded[MAX_OPERANDS];
-  int64_t tensors = s->outputs + s->inputs;
-  memcpy(padded, s->operands, (tensors + s->constants + s->slots) * sizeof *padded);
-  for (int64_t j = 0; j < tensors; j++) {
-    if (!padded[j].stride) continue;
-    if (j >= s->outputs) {
-      int64_t bytes = (n - i) * padded[j].stride;
-      memcpy(pads[j], padded[j].base + i * padded[j].stride, bytes);
-      memset(pads[j] + bytes, 0, STEP * padded[j].stride - bytes);
+  char pads[MAX_TENSORS][STEP * 4] __attribute__((aligned(64))), *results[MAX_TENSORS];
+  for (int64_t j = 0; j < s->outputs + s->inputs; j++) {
+    operand *x = &s->operands[j];
+    if (x->stride == 0) continue;
+    char *rest = x->base + i * x->stride;
+    if (j < s->outputs) {
+      results[j] = rest;
+    } else {
+      int64_t bytes = (n - i) * x->stride;
+      memcpy(pads[j], rest, bytes);
+      memset(pads[j] + bytes, 0, STEP * x->stride - bytes);
     }
-    padded[j].base = pads[j];
+    x->base = pads[j];
   }
-  code->run(code, padded, 0, zero, zero, zero, zero, zero, zero, zero, zero);
-  for (int64_t j = 0; j < s->outputs; j++) memcpy(s->operands[j].base + i * s->operands[j].stride, pads[j], (n - i) * s->operands[j].stride);
+  code->run(code, s->operands, 0, zero, zero, zero, zero, zero, zero, zero, zero);
+  for (int64_t j = 0; j < s->outputs; j++) memcpy(results[j], pads[j], (n - i) * s->operands[j].stride);
 }
 
-// Points the inputs at n elements from `column` of the current row on, gathering where needed, and goes on to the position behind them.
-static int64_t place_inputs(step *s, char (*segments)[SEGMENT * 4], int64_t column, int64_t n, bool first) {
-  tensor *inputs = s->tensors + s->outputs, *end = inputs + s->inputs;
-  operand *placed = s->operands + s->outputs;
-  int gathered = 0;
-  for (tensor *x = inputs; x < end; x++)
-    placed[x - inputs].base = x->gathered ? segments[gathered++] : x->data + (x->offset + column * x->column_stride) * x->item;
+// Points the tensors at n elements from position `done` on, which is `column` of the current row, and gathers what has to be.
+static void place(step *s, char (*segments)[SEGMENT * 4], int64_t done, int64_t column, int64_t n, bool first) {
+  for (tensor *x = s->tensors; x < s->tensors + s->outputs + s->inputs; x++) {
+    operand *placed = &s->operands[x - s->tensors];
+    if (x->dense) {
+      placed->base = x->data + done * x->item;
+    } else if (!x->gathered) {
+      placed->base = x->data + (x->offset + column * x->column_stride) * x->item;
+    } else {
+      placed->base = *segments++;
+      if (!x->periodic) continue;
+      for (int64_t filled = 0; first && filled < n; filled += s->columns) gather(placed->base + filled * x->item, x, 0, s->columns);
+    }
+  }
+  if (!s->walked) return;
   for (int64_t filled = 0; filled < n;) {   // one round unless the segment runs across rows
     int64_t part = s->columns - column < n - filled ? s->columns - column : n - filled;
-    for (tensor *x = inputs; x < end; x++)
-      if (x->gathered && (first || !x->periodic)) gather(placed[x - inputs].base + filled * x->item, x, column, part);
+    for (tensor *x = s->tensors + s->outputs; x < s->tensors + s->outputs + s->inputs; x++)
+      if (x->gathered && !x->periodic) gather(s->operands[x - s->tensors].base + filled * x->item, x, column, part);
     filled += part, column += part;
     if (column == s->columns) {
       column = 0;
       go_to_next_row(s);
     }
   }
-  return column;
 }
 
 void RML_KERNEL(elementwise)(const rml_args *args) {
@@ -291,9 +306,9 @@ void RML_KERNEL(elementwise)(const rml_args *args) {
   for (int64_t done = begin; done < end;) {
     int64_t n = end - done < limit ? end - done : limit;
     if (!s.across_rows && n > s.columns - column) n = s.columns - column;
-    for (int64_t j = 0; j < s.outputs; j++) s.operands[j].base = s.tensors[j].data + done * s.tensors[j].item;
-    column = place_inputs(&s, segments, column, n, done == begin);
+    place(&s, segments, done, column, n, done == begin);
     interpret(&s, n);
     done += n;
+    column = s.across_rows || column + n == s.columns ? 0 : column + n;
   }
 }

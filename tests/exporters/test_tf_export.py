@@ -1,0 +1,278 @@
+"""The TensorFlow exporter from end to end: what it accepts, names, refuses, and the models of the zoo."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporters.bundle import is_finished
+from exporters.errors import ExportError, UnsupportedOperatorsError
+from exporters.from_tf import export, to_graph
+from exporters.from_tf.tracing import load_tensorflow
+from exporters.models.zoo import export_model, get_model
+from rml_exec.ir.golden import read_golden
+from rml_exec.ir.graph import Graph
+from rml_exec.loading import load_graph
+from rml_exec.runtime.reference import run_reference
+
+needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+pytestmark = [pytest.mark.tf, needs_tensorflow]
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    return load_tensorflow()
+
+
+@pytest.fixture(scope="module")
+def keras(tf: Any) -> Any:
+    import keras
+
+    return keras
+
+
+def run(graph: Graph, *inputs: np.ndarray) -> list[np.ndarray]:
+    return list(
+        run_reference(graph, {value.name: array for value, array in zip(graph.inputs, inputs, strict=True)}, precision="f32").values()
+    )
+
+
+def test_importing_the_exporter_imports_no_framework() -> None:
+    program = (
+        "import sys, exporters.from_tf, exporters.models.tf_models; assert not {'tensorflow', 'keras', 'torch', 'jax'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_missing_tensorflow_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(ExportError, match=r"pip install rml-exec\[tensorflow\]") as raised:
+        to_graph(lambda x: x, (X,), name="model")
+    assert raised.value.exit_code == 5
+
+
+@pytest.mark.parametrize("kind", ["python", "tf.function", "concrete", "jit", "unknown batch", "keywords", "module"])
+def test_what_computes_is_exported(tf: Any, kind: str) -> None:
+    weight = tf.Variable(np.arange(8, dtype=np.float32).reshape(4, 2), name="weight")
+
+    def model(x: Any, scale: Any) -> Any:
+        return tf.matmul(x, weight) * scale
+
+    class Module(tf.Module):
+        def __call__(self, x: Any, scale: Any) -> Any:
+            return model(x, scale)
+
+    unknown = tf.TensorSpec([None, 4]), tf.TensorSpec([])
+    inputs: Any = (X, np.float32(2))
+    if kind == "keywords":
+        inputs = {"scale": np.float32(2), "x": tf.constant(X)}
+    entries: dict[str, Callable[[], Any]] = {
+        "python": lambda: model,
+        "tf.function": lambda: tf.function(model),
+        "concrete": lambda: tf.function(model).get_concrete_function(tf.TensorSpec([3, 4]), tf.TensorSpec([])),
+        "jit": lambda: tf.function(model, jit_compile=True),
+        "unknown batch": lambda: tf.function(model, input_signature=unknown).get_concrete_function(),
+        "keywords": lambda: model,
+        "module": Module,
+    }
+    graph = to_graph(entries[kind](), inputs, name="model")
+    assert [value.name for value in graph.inputs] == (["scale", "x"] if kind == "keywords" else ["x", "scale"])
+    assert [output.name for output in graph.outputs] == ["y"]
+    assert [node.op for node in graph.nodes] == ["linear", "mul"]
+    assert [(constant.name, constant.key) for constant in graph.constants] == [("weight", "weight")]
+    arrays = (np.float32(2), X) if kind == "keywords" else (X, np.float32(2))
+    np.testing.assert_allclose(run(graph, *map(np.asarray, arrays))[0], X @ weight.numpy() * 2, rtol=1e-6)
+
+
+def test_the_signature_of_a_saved_model_is_exported(tf: Any, tmp_path: Path) -> None:
+    class Module(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = tf.Variable(np.full((4, 5), 0.5, np.float32), name="projection")
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 4], name="features")])
+        def __call__(self, x: Any) -> Any:
+            return {"logits": tf.matmul(x, self.weight), "rows": tf.shape(x)[0]}
+
+    tf.saved_model.save(Module(), str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))  # its variables live as long as it does
+    graph = to_graph(loaded.signatures["serving_default"], (X,), name="model")
+    assert [output.name for output in graph.outputs] == ["logits", "rows"]
+    assert graph.constants[0].key == "projection"
+    logits, rows = run(graph, X)
+    np.testing.assert_allclose(logits, X @ np.full((4, 5), 0.5, np.float32), rtol=1e-6)
+    assert rows == 3
+
+
+def test_keras_models_are_exported_in_inference_mode(keras: Any) -> None:
+    image = keras.Input((4,), name="features")
+    hidden = keras.layers.Dense(6, name="hidden")(image)
+    hidden = keras.layers.BatchNormalization(name="norm")(keras.layers.Dropout(0.5)(hidden))
+    model = keras.Model(image, [keras.layers.Activation("softmax")(hidden), hidden])
+    graph = to_graph(model, [X], name="model")
+    assert [node.op for node in graph.nodes] == ["linear", "batch_norm", "softmax"]
+    assert [output.name for output in graph.outputs] == ["y0", "y1"]
+    keys = {constant.name for constant in graph.constants}
+    assert keys == {"hidden/kernel", "hidden/bias", "norm/gamma", "norm/beta", "norm/moving_mean", "norm/moving_variance"}
+    for got, want in zip(run(graph, X), model(X, training=False), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_keras_model_with_several_inputs(keras: Any, by_name: bool) -> None:
+    left, right = keras.Input((4,), name="left"), keras.Input((4,), name="right")
+    model = keras.Model([left, right], left - right) if not by_name else keras.Model({"left": left, "right": right}, left - right)
+    graph = to_graph(
+        model, {"right": X, "left": 3 * X} if by_name else [3 * X, X], name="model", input_names=None if by_name else ["a", "b"]
+    )
+    assert [value.name for value in graph.inputs] == (["right", "left"] if by_name else ["a", "b"])
+    np.testing.assert_allclose(run(graph, *((X, 3 * X) if by_name else (3 * X, X)))[0], 2 * X, rtol=1e-6)
+
+
+def test_a_subclassed_keras_model_that_was_never_called(keras: Any) -> None:
+    class Gate(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(4)
+
+        def call(self, x: Any, gate: Any, training: bool = True) -> Any:
+            return self.dense(x) * (0 * gate if training else gate)
+
+    graph = to_graph(Gate(), [X, X], name="model")
+    assert [node.op for node in graph.nodes] == ["linear", "mul"]
+
+
+def test_tied_weights_are_one_constant_and_other_layouts_another(tf: Any) -> None:
+    weight = tf.Variable(np.arange(81, dtype=np.float32).reshape(3, 3, 3, 3), name="shared")
+    image = np.ones((1, 5, 5, 3), np.float32)
+
+    def model(x: Any) -> Any:
+        twice = tf.nn.conv2d(tf.nn.conv2d(x, weight, 1, "SAME"), weight, 1, "SAME")
+        return tf.nn.depthwise_conv2d(twice, weight, [1, 1, 1, 1], "SAME") + tf.reduce_sum(tf.reshape(weight, [9, 9]))
+
+    graph = to_graph(model, (image,), name="model")
+    assert [constant.key for constant in graph.constants if constant.type.size == 81] == ["shared", "shared.depthwise", "shared.9x9"]
+    assert graph.nodes[0].inputs[1] == graph.nodes[1].inputs[1]
+
+
+def test_variables_of_one_name_stay_apart(tf: Any) -> None:
+    first, second = (tf.Variable(np.full((20,), value, np.float32), name="bias") for value in (1, 2))
+    graph = to_graph(lambda x: x + first - second, (np.zeros(20, np.float32),), name="model")
+    assert [constant.key for constant in graph.constants] == ["bias", "bias_1"]
+    np.testing.assert_array_equal(run(graph, np.zeros(20, np.float32))[0], np.full(20, -1, np.float32))
+
+
+def test_an_expanded_scalar_does_not_swell_the_weights(tf: Any) -> None:
+    graph = to_graph(lambda x: tf.pad(x, [[0, 997], [0, 0]]) + tf.ones([1000, 4]), (X,), name="model")
+    assert max(constant.type.size for constant in graph.constants) == 1
+
+
+def test_outputs_may_be_an_input_a_constant_and_one_value_twice(tf: Any) -> None:
+    weight = tf.Variable(np.arange(3, dtype=np.float32))
+    graph = to_graph(lambda x: {"b": x, "a": weight, "c": tf.constant(7), "d": (x, None)}, (X,), name="model")
+    results = {output.name: array for output, array in zip(graph.outputs, run(graph, X), strict=True)}
+    assert set(results) == {"a", "b", "c", "d.0"}
+    np.testing.assert_array_equal(results["b"], X)
+    np.testing.assert_array_equal(results["a"], [0, 1, 2])
+    assert results["c"] == 7
+
+
+def test_all_unsupported_operators_are_listed_at_once_with_their_lines(tf: Any) -> None:
+    def model(x: Any) -> Any:
+        sine = tf.math.asin(x)
+        values, _ = tf.math.top_k(tf.math.asin(sine) + x, 2)
+        return values + tf.random.normal([3, 2]), tf.cumsum(x)
+
+    with pytest.raises(UnsupportedOperatorsError) as raised:
+        to_graph(model, (X,), name="model")
+    found = raised.value.operators
+    assert sorted(operator.op for operator in found) == ["Asin", "Asin", "Cumsum", "RandomStandardNormal", "TopKV2"]
+    line = model.__code__.co_firstlineno
+    assert {operator.where for operator in found if operator.op == "Asin"} == {f"test_tf_export.py:{line + offset}" for offset in (1, 2)}
+    assert "random numbers" in next(operator.reason for operator in found if operator.op.startswith("Random"))
+    assert "5 nodes" in str(raised.value)
+    assert "Asin (2x)" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("reason", "model"),
+    [
+        ("loops are not supported", lambda tf, x: tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * x[0, 0]), (0, x))[1]),
+        ("branch chosen at run time", lambda tf, x: tf.cond(x[0, 0] > 0, lambda: x, lambda: -x)),
+        ("must be constant", lambda tf, x: tf.reshape(x, tf.cast(x[0, :2], tf.int32))),
+        ("element type complex64", lambda tf, x: tf.math.real(tf.cast(x, tf.complex64))),
+        ("no lowering yet|AsString", lambda tf, x: tf.strings.length(tf.strings.as_string(x))),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused_with_its_reason(tf: Any, reason: str, model: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedOperatorsError, match=reason):
+        to_graph(lambda x: model(tf, x), (X,), name="model")
+
+
+def test_a_model_that_changes_its_variables_is_refused(tf: Any, keras: Any) -> None:
+    counter = tf.Variable(0.0)
+
+    def model(x: Any) -> Any:
+        counter.assign_add(1.0)
+        return x + counter
+
+    with pytest.raises(UnsupportedOperatorsError, match=r"AssignAddVariableOp.*changes a variable"):
+        to_graph(model, (X,), name="model")
+    norm = keras.layers.BatchNormalization()
+    with pytest.raises(UnsupportedOperatorsError, match="training mode"):
+        to_graph(lambda x: norm(x, training=True), (X,), name="model")
+
+
+@pytest.mark.parametrize(
+    ("message", "model", "inputs"),
+    [
+        ("must be callable", 3, (X,)),
+        ("must be able to trace.*Inputs: x=float32", lambda x: x @ x, (X,)),
+        ("as many different names", lambda x: x, (X, X)),
+        ("at least one tensor", lambda x: None, (X,)),
+    ],
+)
+def test_entries_that_cannot_be_called_are_explained(message: str, model: Any, inputs: Any) -> None:
+    with pytest.raises(ExportError, match=message):
+        to_graph(model, inputs, name="model", input_names=["x"])
+
+
+def test_a_failed_export_leaves_nothing(tf: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperatorsError):
+        export(tf.math.asin, (X,), tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["tf_mlp", "tf_cnn"])
+def test_the_models_of_the_zoo(name: str, tmp_path: Path) -> None:
+    summary = export_model(name, tmp_path)
+    assert summary.golden_error < 2e-6
+    assert is_finished(tmp_path / name)
+    graph, golden = load_graph(tmp_path / name), read_golden(tmp_path / f"{name}.golden.safetensors")
+    assert golden.metadata["framework"] == "tensorflow"
+    assert graph.producer["options"]["TF_ENABLE_ONEDNN_OPTS"]
+    (got,) = run_reference(graph, golden.inputs, precision="f32").values()
+    tolerance = float(golden.metadata["atol.y"]), float(golden.metadata["rtol.y"])
+    np.testing.assert_allclose(got, golden.outputs["y"], atol=tolerance[0], rtol=tolerance[1])
+    assert np.std(got) > 0.1
+    if name == "tf_cnn":
+        pads = [node.attrs["pads"] for node in graph.nodes if node.op == "conv2d"]
+        assert ((0, 1), (0, 1)) in pads
+        assert sum(node.op == "batch_norm" for node in graph.nodes) == 5
+
+
+def test_an_export_repeats_bit_for_bit(tmp_path: Path) -> None:
+    model, inputs = get_model("tf_mlp").build()
+    for directory in ("first", "second"):
+        export(model, inputs, tmp_path / directory / "mlp")
+    for suffix in ("json", "safetensors", "golden.safetensors"):
+        assert (tmp_path / "first" / f"mlp.{suffix}").read_bytes() == (tmp_path / "second" / f"mlp.{suffix}").read_bytes()

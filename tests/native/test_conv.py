@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rml_exec import _native
+
+
+def _out_size(size, kernel, stride, pad, dilation):
+    return tuple((s + sum(p) - d * (k - 1) - 1) // st + 1 for s, k, st, p, d in zip(size, kernel, stride, pad, dilation, strict=True))
+
+
+def _window(size, kernel, stride, pad, dilation):
+    """Yields (output pixel, tap, input position or None on padding)."""
+    out = _out_size(size, kernel, stride, pad, dilation)
+    for pixel, at in enumerate(np.ndindex(*out)):
+        for tap, k in enumerate(np.ndindex(*kernel)):
+            position = tuple(a * s + i * d - p[0] for a, s, i, d, p in zip(at, stride, k, dilation, pad, strict=True))
+            yield pixel, tap, position if all(0 <= x < s for x, s in zip(position, size, strict=True)) else None
+
+
+def _offsets(size, channels, kernel, stride, pad, dilation):
+    pixels, taps = np.prod(_out_size(size, kernel, stride, pad, dilation)), np.prod(kernel)
+    table = np.full((pixels, taps), -1, np.int32)
+    for pixel, tap, position in _window(size, kernel, stride, pad, dilation):
+        if position:
+            table[pixel, tap] = (position[0] * size[1] + position[1]) * channels
+    return table
+
+
+def _reference(x, w, bias, groups, kernel, stride, pad, dilation):
+    """Float64 convolution of x [n, h, w, ic] with w [taps, ic / groups, oc], and the same of magnitudes."""
+    n, *size, ic = x.shape
+    oc = w.shape[2]
+    pixels = int(np.prod(_out_size(size, kernel, stride, pad, dilation)))
+    per_in, per_out = ic // groups, oc // groups
+    y, magnitude = np.zeros((n, pixels, oc)), np.zeros((n, pixels, oc))
+    x64, w64 = x.astype(np.float64), w.astype(np.float64)
+    for pixel, tap, position in _window(size, kernel, stride, pad, dilation):
+        for g in range(groups if position else 0):
+            values, weights = x64[:, position[0], position[1], g * per_in : (g + 1) * per_in], w64[tap, :, g * per_out : (g + 1) * per_out]
+            y[:, pixel, g * per_out : (g + 1) * per_out] += values @ weights
+            magnitude[:, pixel, g * per_out : (g + 1) * per_out] += np.abs(values) @ np.abs(weights)
+    return (y, magnitude) if bias is None else (y + bias, magnitude + np.abs(bias))
+
+
+def _assert_close(got, expected, magnitude, terms):
+    assert np.all(np.abs(got - expected) <= 2 * (min(terms, 256) + terms // 256 + 2) * 2.0**-24 * magnitude)
+
+
+def _data(n, size, ic, taps, per_in, oc):
+    rng = np.random.default_rng(taps * 31 + oc)
+    draw = lambda *shape: rng.standard_normal(shape, dtype=np.float32)  # noqa: E731
+    return draw(n, *size, ic), draw(taps, per_in, oc), draw(oc)
+
+
+def _conv(run_step, pack, x, w, bias, groups, kernel, stride, pad, dilation, *, isa, threads=1):
+    n, height, width, ic = x.shape
+    oc, taps = w.shape[2], w.shape[0]
+    per_in, per_out = ic // groups, oc // groups
+    table = _offsets((height, width), ic, kernel, stride, pad, dilation)
+    matrix = w.reshape(taps * per_in, oc)
+    packed = np.concatenate([pack(np.ascontiguousarray(matrix[:, g * per_out : (g + 1) * per_out]), isa) for g in range(groups)])
+    pixels = len(table)
+    params = [n, pixels, taps, per_in, per_out, groups, height * width * ic, oc, pixels * oc]
+    operands = [x, packed, bias, table, np.zeros(per_in, np.float32)]
+    return run_step("conv", params, ((n, pixels, oc), np.float32), operands, isa=isa, threads=threads)
+
+
+CONVS = {
+    "3x3": (1, (7, 7), 16, 20, 1, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "batch": (3, (5, 6), 7, 70, 1, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "stride": (1, (9, 11), 5, 33, 1, (3, 3), (2, 2), ((0, 1), (1, 0)), (1, 1)),
+    "dilation": (1, (10, 9), 4, 17, 1, (3, 2), (1, 2), ((2, 2), (1, 1)), (2, 3)),
+    "groups": (2, (6, 6), 12, 18, 3, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "1x1 stride 2": (1, (8, 8), 40, 24, 1, (1, 1), (2, 2), ((0, 0), (0, 0)), (1, 1)),
+    "first layer": (1, (15, 15), 3, 32, 1, (7, 7), (2, 2), ((3, 3), (3, 3)), (1, 1)),
+    "long sums": (1, (4, 4), 100, 8, 1, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "all padding": (1, (2, 2), 3, 5, 1, (2, 2), (3, 3), ((4, 4), (4, 4)), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", CONVS.values(), ids=CONVS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_conv_equals_reference(run_step, pack, isa, case, threads):
+    n, size, ic, oc, groups, *geometry = case
+    x, w, bias = _data(n, size, ic, int(np.prod(geometry[0])), ic // groups, oc)
+    got = _conv(run_step, pack, x, w, bias, groups, *geometry, isa=isa, threads=threads)
+    _assert_close(got, *_reference(x, w, bias, groups, *geometry), w.shape[0] * w.shape[1])
+
+
+def test_conv_has_the_same_bits_as_im2col_and_gemm_for_any_isa_and_threads(run_step, pack):
+    size, ic, oc, geometry = (7, 9), 50, 70, ((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w, bias = _data(1, size, ic, 9, ic, oc)
+    table = _offsets(size, ic, *geometry)
+    rows = np.concatenate([x.reshape(-1), np.zeros(ic, np.float32)])
+    columns = rows[np.where(table < 0, x.size, table)[:, :, None] + np.arange(ic)].reshape(len(table), 9 * ic)
+    for isa in [isa for isa in _native.isa_names() if isa != "baseline"]:
+        params = [1, len(table), oc, 9 * ic, 9 * ic, oc, 0, 0, 0]
+        packed = pack(w.reshape(9 * ic, oc), isa)
+        expected = run_step("gemm", params, ((1, len(table), oc), np.float32), [columns, packed, bias], isa=isa)
+        for threads in (1, 2, 3):
+            got = _conv(run_step, pack, x, w, bias, 1, *geometry, isa=isa, threads=threads)
+            np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
+def _depthwise(run_step, x, w, bias, kernel, stride, pad, dilation, *, isa, threads=1):
+    n, height, width, channels = x.shape
+    table = _offsets((height, width), channels, kernel, stride, pad, dilation)
+    lines, columns = _out_size((height, width), kernel, stride, pad, dilation)
+    step = stride[1] if dilation[1] == 1 else 0
+    params = [n, lines, columns, len(w), channels, kernel[1], step, height * width * channels, lines * columns * channels]
+    operands = [x, w[:, 0], bias, table, np.zeros(channels, np.float32)]
+    return run_step("conv_depthwise", params, ((n, lines * columns, channels), np.float32), operands, isa=isa, threads=threads)
+
+
+GEOMETRIES = {
+    "3x3": ((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
+    "3x3 stride 2": ((3, 3), (2, 2), ((0, 1), (0, 1)), (1, 1)),
+    "3x3 stride 3": ((3, 3), (3, 3), ((1, 1), (1, 1)), (1, 1)),
+    "3x3 dilated": ((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)),
+    "5x5": ((5, 5), (1, 1), ((2, 2), (2, 2)), (1, 1)),
+    "1x3": ((1, 3), (1, 1), ((0, 0), (1, 1)), (1, 1)),
+    "17x17": ((17, 17), (1, 1), ((8, 8), (8, 8)), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_depthwise_equals_reference(run_step, isa, geometry, threads):
+    for channels, with_bias in itertools.product((1, 16, 50, 96), (True, False)):
+        x, w, bias = _data(2, (7, 9), channels, int(np.prod(geometry[0])), 1, channels)
+        got = _depthwise(run_step, x, w, bias if with_bias else None, *geometry, isa=isa, threads=threads)
+        _assert_close(got, *_reference(x, w, bias if with_bias else None, channels, *geometry), len(w))
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+def test_depthwise_has_the_same_bits_on_every_fma_isa_and_thread_count(run_step, geometry):
+    x, w, bias = _data(1, (8, 13), 37, int(np.prod(geometry[0])), 1, 37)
+    fma = [isa for isa in _native.isa_names() if isa != "baseline"]
+    first, *others = [_depthwise(run_step, x, w, bias, *geometry, isa=isa, threads=threads) for isa in fma for threads in (1, 2, 3)]
+    for other in others:
+        np.testing.assert_array_equal(other.view(np.uint32), first.view(np.uint32))
