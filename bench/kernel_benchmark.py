@@ -1,9 +1,9 @@
 """Speed of the native kernels against the arithmetic peak of the core they run on: ``python -m bench.kernel_benchmark``.
 
-Blocks of calls of all rows are interleaved, each preceded by a measurement of the peak, so that load on the machine and changes of its clock
-touch numerator and denominator alike. A block's speed is that of its median call; a row shows the median of its blocks. Calls of one thread are
-timed by the thread's own CPU clock, so the turns of other processes do not count; calls of several threads by the wall clock. Weights are
-packed beforehand and stay the same from call to call.
+Blocks of calls of all rows are interleaved, each preceded by a measurement of the peak, so that load on the machine and changes of its
+clock touch numerator and denominator alike. A block's speed is that of its median call; a row shows the median of its blocks. Calls of one
+thread are timed by the thread's own CPU clock, so the turns of other processes do not count; calls of several threads by the wall clock.
+Weights are packed beforehand and stay the same from call to call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -48,7 +48,7 @@ PEAKS_PER_BLOCK = 9
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. ``fraction`` is the median ratio of a block's speed to the peak measured next to it, for all threads together."""
+    """One line of the report. ``fraction`` is the median ratio of a block's speed to the peak, of all its threads, measured next to it."""
 
     kernel: str
     shape: str
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel call with its data: ``run(threads)`` makes it once, ``flops`` is what it counts for, ``shape`` its MxNxK as a matrix product."""
+    """A kernel call with its data: ``run(threads)`` makes it once and counts for ``flops``; ``shape`` is its MxNxK as a matrix product."""
 
     kernel: str
     shape: str
@@ -81,7 +81,9 @@ def _packed(b: np.ndarray, isa: str) -> np.ndarray:
     return packed
 
 
-def _caller(kind: str, params: Sequence[int], x: np.ndarray, y: np.ndarray, constants: Sequence[np.ndarray], isa: str) -> Callable[[int], None]:
+def _caller(
+    kind: str, params: Sequence[int], x: np.ndarray, y: np.ndarray, constants: Sequence[np.ndarray], isa: str
+) -> Callable[[int], None]:
     """Returns a function of the thread count that runs one step with the operands y, x, constants."""
     places = [2, 0, 0, 1, 0, 0] + [entry for i in range(len(constants)) for entry in (3, i, 0)]
     step = (_native.step_kinds()[kind], np.array(params, np.int64), np.array(places, np.int64), None)
@@ -122,13 +124,23 @@ def depthwise_case(size: int, channels: int, isa: str) -> Case:
     """Returns a depthwise 3x3 convolution of [size, size, channels]."""
     pixels = size * size
     constants = [_random(9, channels), _random(channels), _same_offsets(size, channels), np.zeros(channels, np.float32)]
-    run = _caller("conv_depthwise", [1, size, size, 9, channels, 3, 1, 0, 0], _random(pixels, channels), np.empty((pixels, channels), np.float32), constants, isa)
+    run = _caller(
+        "conv_depthwise",
+        [1, size, size, 9, channels, 3, 1, 0, 0],
+        _random(pixels, channels),
+        np.empty((pixels, channels), np.float32),
+        constants,
+        isa,
+    )
     return Case("depthwise3x3", f"{pixels}x{channels}x9", isa, 18.0 * pixels * channels, run)
 
 
 def _cases(isas: Sequence[str], pattern: re.Pattern[str]) -> list[Case]:
-    builders = [(gemm_case, GEMM_SHAPES), (conv_case, CONV_SHAPES), (depthwise_case, DEPTHWISE_SHAPES)]
-    cases = [build(*shape, isa) for isa in isas for build, shapes in builders for shape in shapes]  # type: ignore[operator]
+    cases = []
+    for isa in isas:
+        cases += [gemm_case(*shape, isa) for shape in GEMM_SHAPES]
+        cases += [conv_case(*shape, isa) for shape in CONV_SHAPES]
+        cases += [depthwise_case(*shape, isa) for shape in DEPTHWISE_SHAPES]
     return [case for case in cases if pattern.search(f"{case.kernel} {case.shape}")]
 
 
@@ -141,7 +153,7 @@ def _block(case: Case, threads: int, seconds: float) -> float:
     """Returns the median seconds of one call, from calls that fill about so many seconds."""
     clock_ns = time.thread_time_ns if threads == 1 else time.perf_counter_ns
     case.run(threads)
-    times = []
+    times: list[int] = []
     end = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
         begin = clock_ns()
@@ -183,17 +195,23 @@ def _print_table(rows: Sequence[Row]) -> None:
     for heading in ("threads", "GFLOP/s", "peak", "fraction"):
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(row.kernel, row.shape, row.isa, str(row.threads), f"{row.gflops:.1f}", f"{row.peak_gflops:.1f}", f"{row.fraction:.2f}")
+        table.add_row(
+            row.kernel, row.shape, row.isa, str(row.threads), f"{row.gflops:.1f}", f"{row.peak_gflops:.1f}", f"{row.fraction:.2f}"
+        )
     Console().print(table)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kernel_benchmark", description="Speed of the native kernels as a fraction of the FMA peak.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kernel_benchmark", description="Speed of the native kernels as a fraction of the FMA peak."
+    )
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--filter", type=re.compile, default=re.compile(""), metavar="RE", help="rows whose 'kernel MxNxK' matches")
     parser.add_argument("--threads", default="1", metavar="N,...", help="thread counts (default: 1)")
-    parser.add_argument("--isa", default=_native.current_isa(), metavar="NAME,...", help="instruction sets, or 'all' (default: the current one)")
+    parser.add_argument(
+        "--isa", default=_native.current_isa(), metavar="NAME,...", help="instruction sets, or 'all' (default: the current one)"
+    )
     parser.add_argument("--repeat", type=int, default=7, help="interleaved blocks per row (default: 7)")
     parser.add_argument("--block-ms", type=float, default=20, help="length of a block (default: 20)")
     options = parser.parse_args(argv)

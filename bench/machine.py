@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,14 @@ def _governor() -> str | None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns CPU, cores granted, instruction set in use, governor, load, system and versions."""
+    """Returns CPU, cores granted, instruction set in use, governor, load and time at the start, system and versions."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "isa": rml_exec.isa_info()["name"],
         "governor": _governor(),
         "load_average_1min": round(os.getloadavg()[0], 2),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterable
@@ -9,9 +10,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SCHEMA_VERSION", "CellRecord", "append_record", "read_records"]
+__all__ = ["REFERENCE", "SCHEMA_VERSION", "CellRecord", "append_record", "prepare_results", "read_records"]
 
 SCHEMA_VERSION = 1
+
+REFERENCE = "rml"
+"""The arm that ratios refer to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +28,15 @@ class CellRecord:
         threads: threads asked for, which is also the number of cores the worker is pinned to.
         status: ``ok``; ``mismatch`` (outputs differ from the golden: nothing was timed, or a timed output was wrong); ``unavailable`` (framework
             not installed, too few cores); ``failed`` (crash, timeout, error).
-        reason: one sentence where the status is not ``ok``.
-        check: ``pass`` or ``fail`` of the outputs against the golden, first and last call of the timed loop among them; None if not run.
-        max_abs_error: largest absolute error of any output.
-        max_rel_error: largest error relative to max(|want|, rms(want)).
+        reason: one sentence where the status is not ``ok``, or a remark where it is; empty where there is nothing to say.
+        check: ``pass`` or ``fail`` of the outputs against the golden, first and last call of every timed block among them; None if not run.
+        max_abs_error: largest absolute error of any output of any call that was checked; None where it is not finite.
+        max_rel_error: largest error relative to max(|want|, rms(want)); likewise.
         iterations: timed calls.
         mean_ms: their mean; likewise the minimum and the nearest-rank percentiles.
         ratio: median over rounds of this arm's block median divided by that of ``rml`` in the same round; 1 for ``rml``.
         load_ms: for ``rml`` load + create; for a framework the building of the model, weights included.
-        first_call_ms: the first call, compilation included.
+        first_call_ms: the first call, tracing and compilation included.
         import_ms: import of the framework.
         framework_version: its version.
         options: how the arm was set up, for the reader who wants to repeat it.
@@ -68,11 +72,28 @@ class CellRecord:
 
 
 def append_record(path: Path, record: CellRecord) -> None:
-    """Appends one line and flushes it to the disk, so that a killed run loses nothing that was finished."""
-    with path.open("ab") as file:
+    """Appends one line in a single write and flushes it to the disk, so that a killed run loses nothing that was finished."""
+    with path.open("ab", buffering=0) as file:
         file.write(record.to_json().encode() + b"\n")
-        file.flush()
         os.fsync(file.fileno())
+
+
+def prepare_results(path: Path) -> None:
+    """Makes sure that records can be appended to a file: it is made if missing, and the half line that a killed run left is cut off.
+
+    Raises:
+        ValueError: the file exists and holds something other than records; it is left as it is.
+        OSError: it cannot be opened for writing.
+    """
+    with path.open("a+b") as file:
+        file.seek(0)
+        content = file.read()
+        end = content.rfind(b"\n") + 1
+        half, start = content[end:], b'{"model": '
+        if half[: len(start)] != start[: len(half)]:
+            raise ValueError("last line: is not a record")
+        read_records(io.StringIO(content[:end].decode(errors="replace")))
+        file.truncate(end)
 
 
 def read_records(lines: Iterable[str]) -> list[CellRecord]:
@@ -91,7 +112,9 @@ def read_records(lines: Iterable[str]) -> list[CellRecord]:
             version = found.get("schema_version")
         except (ValueError, AttributeError):
             raise ValueError(f"line {number}: is not a record") from None
-        if version != SCHEMA_VERSION or set(found) - known:
+        if version != SCHEMA_VERSION:
             raise ValueError(f"line {number}: schema version must be {SCHEMA_VERSION}; got {version}")
+        if set(found) - known or not {"model", "framework", "threads", "status"} <= set(found):
+            raise ValueError(f"line {number}: is not a record")
         records.append(CellRecord(**found))
     return records

@@ -1,43 +1,53 @@
 """The process of one cell: pins itself, loads one arm, and does what the supervisor asks, one block of calls at a time.
 
-Run as ``python -m bench.worker JSON READ_FD WRITE_FD``. It sleeps in a read while other arms have their turn.
+Run as ``python -m bench.worker JSON READ_FD WRITE_FD``. It sleeps in a read, and is stopped, while other arms have their turn.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.adapters.base import Adapter, UnavailableError, make_adapter
-from bench.protocol import WorkerGoneError, open_pipe, receive, send
+from bench.processes import die_with_parent
+from bench.protocol import Channel, WorkerGoneError
 
-__all__ = ["main"]
+__all__ = ["Session", "main"]
 
 
-class _Worker:
-    """Answers the supervisor's commands; each method is one command and returns the fields of its answer."""
+class Session:
+    """Does the supervisor's commands; each public method is one and returns the fields of its answer.
+
+    Args:
+        cell: ``model``, ``graphs``, ``threads`` and ``adapter`` (module:class).
+    """
 
     def __init__(self, cell: dict[str, Any]) -> None:
         self._cell = cell
-        self._adapter: Adapter = make_adapter(cell["framework"])
+        self._adapter: Adapter = make_adapter(cell["adapter"])
 
     def load(self) -> dict[str, Any]:
         """Loads the model, makes the first call, and checks its outputs against the golden."""
         cell, adapter = self._cell, self._adapter
         adapter.load(cell["model"], cell["graphs"], cell["threads"])
         from rml_exec.graph_run import load_golden
+        from rml_exec.ir.format import model_paths
 
-        self._golden = load_golden(Path(cell["graphs"]) / cell["model"])
-        adapter.bind(self._golden.inputs)
+        prefix = Path(cell["graphs"]) / cell["model"]
+        self._golden = load_golden(prefix)
+        call_order = [entry["name"] for entry in json.loads(model_paths(prefix).graph.read_bytes())["inputs"]]  # a golden keeps none
+        adapter.bind({name: self._golden.inputs[name] for name in call_order})
         start = time.perf_counter_ns()
         result = adapter.call()
         first_call_ms = (time.perf_counter_ns() - start) / 1e6
-        return {**adapter.facts(), "first_call_ms": first_call_ms, **self._check(result)}
+        return {"facts": {**asdict(adapter.facts()), "first_call_ms": first_call_ms}, **self._check(result)}
 
     def warm_up(self, seconds: float) -> dict[str, Any]:
         """Calls the model for about so long and returns the time of its fastest call, from which the supervisor sizes the blocks."""
@@ -67,34 +77,35 @@ class _Worker:
     def _check(self, result: Any) -> dict[str, Any]:
         from rml_exec.graph_run import compare_with_golden
 
-        found = compare_with_golden(self._adapter.outputs(result), self._golden)
-        finite = [value if value < float("inf") else None for value in (found.max_abs_error, found.max_rel_error)]
-        return {"check": "pass" if found.passed else "fail", "max_abs_error": finite[0], "max_rel_error": finite[1], "check_reason": found.reason}
+        outputs = self._adapter.outputs(result)
+        found = compare_with_golden(outputs, self._golden)
+        unknown = ", ".join(sorted(set(outputs) - set(self._golden.outputs)))
+        reason = found.reason or (f"the golden holds no output {unknown} to check against" if unknown else "")
+        largest, relative = (value if math.isfinite(value) else None for value in (found.max_abs_error, found.max_rel_error))
+        return {"check": "fail" if reason else "pass", "max_abs_error": largest, "max_rel_error": relative, "check_reason": reason}
 
 
 def main() -> int:
-    """Runs the worker until the supervisor says stop or is gone."""
+    """Runs the worker until the supervisor is gone."""
     cell = json.loads(sys.argv[1])
-    commands, answers = open_pipe(int(sys.argv[2]), "rb"), open_pipe(int(sys.argv[3]), "wb")
-    if cell["cores"]:
-        os.sched_setaffinity(0, cell["cores"])  # before the framework is imported: it sizes its thread pools by this mask
-    worker = _Worker(cell)
+    die_with_parent(cell["supervisor"])
+    os.sched_setaffinity(0, cell["cores"])  # before the framework is imported: it sizes its thread pools by this mask
+    channel = Channel(int(sys.argv[2]), int(sys.argv[3]))
+    session = Session(cell)
+    commands = {"load": session.load, "warm_up": session.warm_up, "block": session.block}
     while True:
         try:
-            command = receive(commands)
+            command = channel.receive()
         except WorkerGoneError:
             return 0
-        name = command.pop("do")
-        if name == "stop":
-            return 0
         try:
-            answer = getattr(worker, name)(**command)
+            answer = commands[command["do"]](**command["arguments"])
         except UnavailableError as error:
             answer = {"error": "unavailable", "reason": str(error)}
         except Exception as error:
             traceback.print_exc()
             answer = {"error": "failed", "reason": f"{type(error).__name__}: {error}"}
-        send(answers, answer)
+        channel.send({"id": command["id"], **answer})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m exporters``: exports models of the zoo. Exit codes: 0 all exported, 2 bad usage or a failed export, 5 no such framework here."""
+"""``python -m exporters``: exports models of the zoo. Exit codes: 0 all exported, 2 bad usage or a failed export, 5 no framework."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def name_inputs(
 ) -> dict[str, Any]:
     """Returns the example inputs by interface name, in call order.
 
-    Names come from ``input_names``; else from the mapping's keys; else from ``defaults`` (the parameters of the model's signature) where they
-    are as many as the inputs; else they are ``x`` for one input, ``x0``, ``x1``... for several.
+    Names come from ``input_names``; else from the mapping's keys; else from ``defaults`` (the parameters of the model's signature) where
+    they are as many as the inputs; else they are ``x`` for one input, ``x0``, ``x1``... for several.
 
     Raises:
         ExportError: as many names as inputs are needed, all different.
@@ -66,8 +66,8 @@ def name_inputs(
 def name_outputs(result: object) -> list[tuple[str, Any]]:
     """Returns (interface name, leaf) of what a model returned, in order.
 
-    One tensor is ``y``; the elements of a tuple or list are ``y0``, ``y1``... (a single one ``y``); a dict gives its keys. Nested containers join
-    their names with a dot (``y1.hidden``). None is left out.
+    One tensor is ``y``; the elements of a tuple or list are ``y0``, ``y1``... (a single one ``y``); a dict gives its keys. Nested
+    containers join their names with a dot (``y1.hidden``). None is left out.
     """
     leaves = list(_leaves(result, ""))
     if len(leaves) == 1 and not isinstance(result, Mapping):
@@ -89,8 +89,8 @@ def _leaves(result: object, name: str) -> Iterable[tuple[str, Any]]:
 def golden_inputs(examples: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """Returns the inputs of a golden file: the examples, which a user chose within his model's domain.
 
-    Only a float input of several elements that are all equal (zeros, ones) says nothing about a model: it is replaced by N(0, 1) numbers drawn
-    with ``seed``.
+    Only a float input of several elements that are all equal (zeros, ones) says nothing about a model: it is replaced by N(0, 1) numbers
+    drawn with ``seed``.
     """
     generator = np.random.default_rng(seed)
     inputs = {}

@@ -1,4 +1,4 @@
-"""The table model in each output format, and the progress line of a terminal."""
+"""The table model in each output format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -16,26 +15,25 @@ from rich.text import Text
 from bench.records import CellRecord
 from reports.tables import Cell, Row, Table, build_table, to_frame
 
-__all__ = ["Status", "render"]
+__all__ = ["render"]
 
-_LEGEND = "median ms, ratio to rml (above 1: rml is faster), check of the outputs against the golden"
-
-
-class Status:
-    """A spinner on standard error that says what is being done; call it with a text."""
-
-    def __enter__(self) -> Callable[[str], None]:
-        self._status = Console(stderr=True).status("")
-        self._status.start()
-        return lambda text: self._status.update(text)
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._status.stop()
+_LEGEND = (
+    "median ms, ratio to rml (above 1: rml is faster), check of the outputs against the golden; "
+    "a geometric mean of the ratios is over that arm's own models"
+)
+_UNLIMITED = 1000
 
 
-def render(records: Sequence[CellRecord], form: str, file: TextIO) -> None:
-    """Writes the records to ``file`` as ``table`` (for a terminal), ``markdown``, ``csv`` or ``json``."""
-    file.write(_RENDERERS[form](records, file))
+def render(records: Sequence[CellRecord], form: str, file: TextIO, *, width: int | None = None) -> None:
+    """Writes records to a file.
+
+    Args:
+        records: one or more runs.
+        form: ``table`` (for a terminal), ``markdown``, ``csv`` or ``json``.
+        file: where to; a terminal gets colours.
+        width: columns of the ``table``; None means the terminal's, or as many as it takes where ``file`` is none.
+    """
+    file.write(_RENDERERS[form](records, file, width))
 
 
 def _milliseconds(value: float) -> str:
@@ -60,23 +58,24 @@ def _title(row: Row) -> str:
     return "geometric mean" if row.model is None else row.model
 
 
-def _terminal(records: Sequence[CellRecord], file: TextIO) -> str:
+def _terminal(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
     table = build_table(records)
-    drawn = RichTable(caption=_LEGEND, caption_justify="left", header_style="bold")
-    drawn.add_column("model", no_wrap=True)
-    drawn.add_column("threads", justify="right")
+    if not table.rows:
+        return "no cells\n"
+    drawn = RichTable(header_style="bold")
+    drawn.add_column("model", overflow="fold")
+    drawn.add_column("threads", justify="right", no_wrap=True)
     for arm in table.arms:
-        drawn.add_column(arm, justify="right", no_wrap=True)
+        drawn.add_column(Text(arm), justify="right", overflow="fold")
     for row, following in zip(table.rows, (*table.rows[1:], None), strict=True):
         ends_section = row.model is not None and following is not None and following.model is None
-        drawn.add_row(_title(row), str(row.threads), *(_styled(cell) for cell in row.cells), end_section=ends_section)
-    terminal = file.isatty()
+        drawn.add_row(Text(_title(row)), str(row.threads), *(_styled(cell) for cell in row.cells), end_section=ends_section)
     target = io.StringIO()
-    console = Console(file=target, force_terminal=terminal, width=None if terminal else 120)
+    is_terminal = file.isatty()
+    console = Console(file=target, force_terminal=is_terminal, width=width or (None if is_terminal else _UNLIMITED))
     console.print(drawn)
-    for note in table.notes:
-        console.print(f"- {note}", markup=False, highlight=False)
-    console.print(table.environment, markup=False, highlight=False)
+    for text in (*table.notes, _LEGEND, table.environment):
+        console.print(f"- {text}" if text in table.notes else text, markup=False, highlight=False)
     return target.getvalue()
 
 
@@ -90,19 +89,21 @@ def _styled(cell: Cell) -> Text:
     return text
 
 
-def _markdown(records: Sequence[CellRecord], file: TextIO) -> str:
+def _markdown(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
     table = build_table(records)
+    if not table.rows:
+        return "no cells\n"
     lines = [f"| model | threads | {' | '.join(table.arms)} |", f"|---|---:|{'---:|' * len(table.arms)}"]
     lines += [f"| {_title(row)} | {row.threads} | {' | '.join(' '.join(_words(cell)) for cell in row.cells)} |" for row in table.rows]
-    lines += ["", f"Cells: {_LEGEND}.", *(f"- {note}" for note in table.notes), "", table.environment, ""]
+    lines += ["", *(f"- {note}" for note in table.notes), *([""] if table.notes else []), f"Cells: {_LEGEND}.", "", table.environment, ""]
     return "\n".join(lines)
 
 
-def _csv(records: Sequence[CellRecord], file: TextIO) -> str:
+def _csv(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
     return str(to_frame(records).to_csv(index=False))
 
 
-def _json(records: Sequence[CellRecord], file: TextIO) -> str:
+def _json(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
     table: Table = build_table(records)
     means = [
         {"threads": row.threads, "framework": arm, "ratio": cell.ratio}
@@ -113,4 +114,4 @@ def _json(records: Sequence[CellRecord], file: TextIO) -> str:
     return json.dumps({"cells": [asdict(record) for record in records], "geometric_means": means}, indent=1, allow_nan=False) + "\n"
 
 
-_RENDERERS: dict[str, Callable[[Sequence[CellRecord], TextIO], str]] = {"table": _terminal, "markdown": _markdown, "csv": _csv, "json": _json}
+_RENDERERS: dict[str, Callable[[Sequence[CellRecord], TextIO, int | None], str]] = {"table": _terminal, "markdown": _markdown, "csv": _csv, "json": _json}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import pandas as pd
 
-from bench.records import CellRecord
+from bench.records import REFERENCE, CellRecord
 
 __all__ = ["Cell", "Row", "Table", "build_table", "to_frame"]
-
-REFERENCE = "rml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,8 @@ class Table:
 
     Attributes:
         arms: column names, ``rml`` first.
-        rows: one per model and thread count, then one geometric mean of the ratios per thread count.
-        notes: one sentence per cell that is not ``ok``.
+        rows: one per model and thread count, then one geometric mean of the ratios per thread count, each arm's over its own models.
+        notes: one sentence per cell that has a reason: everything that is not ``ok``, and remarks.
         environment: the machine and versions, one line.
     """
 
@@ -53,21 +51,18 @@ class Table:
 
 def to_frame(records: Sequence[CellRecord]) -> pd.DataFrame:
     """Returns the records as a tidy frame: one row per cell, ``options`` and ``environment`` left to the JSON lines."""
-    rows = []
-    for record in records:
-        row = asdict(record)
-        del row["options"], row["environment"], row["schema_version"]
-        rows.append(row)
-    return pd.DataFrame(rows)
+    columns = [entry.name for entry in fields(CellRecord) if entry.name not in ("options", "environment", "schema_version")]
+    frame = pd.DataFrame([asdict(record) for record in records], columns=columns)
+    return frame.astype({"iterations": "Int64"})  # whole numbers stay whole beside the missing ones
 
 
 def build_table(records: Sequence[CellRecord]) -> Table:
     """Returns the comparison of all records; of several records of one cell the last one counts."""
     latest = {(record.model, record.threads, record.framework): record for record in records}
-    frame = to_frame(list(latest.values()))
-    if frame.empty:
+    if not latest:
         return Table((), (), (), "")
-    arms = tuple(sorted(frame["framework"].unique(), key=lambda arm: (arm != REFERENCE, list(frame["framework"]).index(arm))))
+    frame = to_frame(list(latest.values()))
+    arms = tuple(sorted(dict.fromkeys(record.framework for record in latest.values()), key=lambda arm: arm != REFERENCE))
     keys = list(dict.fromkeys((record.model, record.threads) for record in latest.values()))
     rows = [Row(model, threads, tuple(_cell(latest.get((model, threads, arm))) for arm in arms)) for model, threads in keys]
     means = _geometric_means(frame)
@@ -76,7 +71,7 @@ def build_table(records: Sequence[CellRecord]) -> Table:
     notes = tuple(
         f"{record.model} on {record.framework}, {_threads(record.threads)}: {record.status}: {record.reason}"
         for record in latest.values()
-        if record.status != "ok"
+        if record.status != "ok" or record.reason
     )
     return Table(arms, tuple(rows), notes, _environment(list(latest.values())))
 
@@ -107,7 +102,9 @@ def _environment(records: Sequence[CellRecord]) -> str:
         f"{facts['cores']} cores" if "cores" in facts else "",
         f"ISA {facts['isa']}" if "isa" in facts else "",
         str(facts.get("system", "")),
+        f"load {facts['load_average_1min']}" if "load_average_1min" in facts else "",
         f"Python {facts['python']}" if "python" in facts else "",
+        f"numpy {facts['numpy']}" if "numpy" in facts else "",
         *(f"{arm} {version}" for arm, version in versions.items()),
     ]
     return ", ".join(part for part in parts if part)

@@ -12,7 +12,7 @@ from typing import IO, Any
 from rml_exec.errors import GraphFormatError, TypeInferenceError
 from rml_exec.ir import builder
 from rml_exec.ir.format import encode, model_paths, weights_of
-from rml_exec.ir.graph import Body, Graph, Node
+from rml_exec.ir.graph import Body, Function, Graph, Node
 from rml_exec.ir.reading import decode
 from rml_exec.ir.verify import Problems, verify_graph
 from rml_exec.ir.weights import Tensor, read_tensors, write_file, write_tensors
@@ -104,19 +104,19 @@ def check_graph(graph: Graph) -> None:
     where = graph.source_path or f"graph '{graph.name}'"
     verify_graph(graph, where, _called_functions)
     problems = Problems(where)
-    _check_types(graph, "$", problems)
+    _check_types(graph, "$", graph.functions, problems)
     for name, function in graph.functions.items():
-        _check_types(function, f"$.functions['{name}']", problems)
+        _check_types(function, f"$.functions['{name}']", graph.functions, problems)
     problems.raise_any(TypeInferenceError)
 
 
-def _check_types(body: Body, path: str, problems: Problems) -> None:
+def _check_types(body: Body, path: str, functions: Mapping[str, Function], problems: Problems) -> None:
     types = body.types()
     for index, node in enumerate(body.nodes):
         where = f"{path}.nodes[{index}] {node.op} '{node.name}'"
         operands = [None if name is None else types[name] for name in node.inputs]
         try:
-            inferred = infer_types(node.op, where, operands, node.attrs)
+            inferred = infer_types(node.op, where, operands, node.attrs, functions)
         except TypeInferenceError as error:
             problems.add_text(str(error), (body, index))
             continue
@@ -130,13 +130,15 @@ def _listed(types: Sequence[TensorType]) -> str:
     return ", ".join(map(str, types))
 
 
-def infer_types(op: str, where: str, types: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
-    """Returns the output types of one node; raises TypeInferenceError, its message beginning with ``where``."""
+def infer_types(
+    op: str, where: str, types: Sequence[TensorType | None], attrs: Mapping[str, Any], functions: Mapping[str, Function]
+) -> tuple[TensorType, ...]:
+    """Returns the output types of one node, which may call ``functions``; raises TypeInferenceError, its message beginning with ``where``."""
     try:
         record = get_op(op)
     except KeyError:
         raise TypeInferenceError(f"{where}: {_no_such_op(op)}.") from None
-    return record.infer_types(where, types, attrs)
+    return record.infer_types(where, types, attrs, functions)
 
 
 def _attr_kinds(op: str) -> dict[str, str]:
@@ -157,11 +159,10 @@ def _no_such_op(name: str) -> str:
 def _called_functions(node: Node) -> Iterator[str]:
     try:
         record = get_op(node.op)
-    except KeyError:
+        record.check_attrs(node.op, node.attrs)
+    except (KeyError, TypeInferenceError):
         return  # reported with the types
-    for name, attr in record.attrs.items():
-        if attr.kind == "function" and name in node.attrs:
-            yield node.attrs[name]
+    yield from record.calls(node.attrs)
 
 
 def _content(source: bytes | IO[bytes]) -> bytes:

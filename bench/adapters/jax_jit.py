@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.adapters.base import UnavailableError
+from bench.adapters.base import ArmFacts, UnavailableError
 
 __all__ = ["JaxAdapter"]
 
@@ -33,12 +33,12 @@ class JaxAdapter:
         self._jax = jax
         function, _ = get_model(model).build()
         self._function = jax.jit(function)
-        self._facts = {
-            "framework_version": jax.__version__,
-            "import_ms": (imported - start) / 1e6,
-            "load_ms": (time.perf_counter_ns() - imported) / 1e6,
-            "options": {"mode": "jit", "platform": "cpu"},
-        }
+        self._facts = ArmFacts(
+            framework_version=jax.__version__,
+            import_ms=(imported - start) / 1e6,
+            load_ms=(time.perf_counter_ns() - imported) / 1e6,
+            options={"mode": "jit", "platform": "cpu"},
+        )
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._inputs = [self._jax.device_put(array) for array in inputs.values()]
@@ -51,5 +51,5 @@ class JaxAdapter:
 
         return {name: np.asarray(leaf) for name, leaf in name_outputs(result)}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ArmFacts:
         return self._facts

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.adapters.base import ArmFacts
+
 __all__ = ["RmlAdapter"]
 
 
@@ -22,12 +24,12 @@ class RmlAdapter:
         imported = time.perf_counter_ns()
         self._executor = rml_exec.Executor.create(rml_exec.load_graph(Path(graphs) / model), threads=threads)
         loaded = time.perf_counter_ns()
-        self._facts = {
-            "framework_version": rml_exec.__version__,
-            "import_ms": (imported - start) / 1e6,
-            "load_ms": (loaded - imported) / 1e6,
-            "options": {"numerics": self._executor.numerics, "threads": self._executor.threads, "isa": rml_exec.isa_info()["name"]},
-        }
+        self._facts = ArmFacts(
+            framework_version=rml_exec.__version__,
+            import_ms=(imported - start) / 1e6,
+            load_ms=(loaded - imported) / 1e6,
+            options={"numerics": self._executor.numerics, "threads": self._executor.threads, "isa": rml_exec.isa_info()["name"]},
+        )
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._inputs = dict(inputs)
@@ -38,5 +40,5 @@ class RmlAdapter:
     def outputs(self, result: Any) -> dict[str, np.ndarray]:
         return result
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ArmFacts:
         return self._facts

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.adapters.base import UnavailableError
+from bench.adapters.base import ArmFacts, UnavailableError
 
 __all__ = ["TorchAdapter"]
 
@@ -29,12 +29,12 @@ class TorchAdapter:
         torch.set_num_interop_threads(1)
         self._torch = torch
         self._module, _ = get_model(model).build()
-        self._facts = {
-            "framework_version": torch.__version__,
-            "import_ms": (imported - start) / 1e6,
-            "load_ms": (time.perf_counter_ns() - imported) / 1e6,
-            "options": {"mode": "eager", "inference_mode": True, "num_threads": torch.get_num_threads(), "num_interop_threads": 1},
-        }
+        self._facts = ArmFacts(
+            framework_version=torch.__version__,
+            import_ms=(imported - start) / 1e6,
+            load_ms=(time.perf_counter_ns() - imported) / 1e6,
+            options={"mode": "eager", "inference_mode": True, "num_threads": torch.get_num_threads(), "num_interop_threads": 1},
+        )
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._inputs = [self._torch.from_numpy(array.copy()) for array in inputs.values()]
@@ -48,5 +48,5 @@ class TorchAdapter:
 
         return {name: leaf.numpy() for name, leaf in name_outputs(result)}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ArmFacts:
         return self._facts

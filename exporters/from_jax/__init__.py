@@ -20,7 +20,7 @@ from exporters.errors import ExportError, UnsupportedOperatorsError, import_fram
 from exporters.from_jax import contraction, elementwise, rearranging, reduction  # their import fills the table  # noqa: F401
 from exporters.from_jax.context import Context, dtype_name
 from exporters.from_jax.patterns import recognise
-from exporters.from_jax.program import Value, address, flatten
+from exporters.from_jax.program import Value, address, flatten, on_cpu
 from exporters.lowering import name_inputs, name_outputs
 from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder
@@ -61,7 +61,7 @@ def export(
     return write_export(
         graph,
         path_prefix,
-        inputs={name: np.asarray(value) for name, value in traced.inputs.items()},
+        inputs={value.name: np.asarray(array) for value, array in zip(graph.inputs, traced.inputs.values(), strict=True)},
         outputs={name: np.asarray(value) for name, value in traced.run().items()},
         framework="jax",
         framework_version=traced.jax.__version__,
@@ -103,7 +103,7 @@ class _Traced:
         self.jax = import_framework("jax")
         if params is None and isinstance(function, functools.partial) and len(function.args) == 1:
             function, params = functools.partial(function.func, **function.keywords), function.args[0]
-        self._function = function
+        self._function, self._takes_params = function, params is not None
         tree = self.jax.tree_util
         leaves, self._params_tree = tree.tree_flatten_with_path(params)
         self._leaves = [leaf for _, leaf in leaves]
@@ -113,7 +113,7 @@ class _Traced:
         for path, leaf in zip(names, self._leaves, strict=True):
             if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
                 self._arrays.setdefault(id(leaf), (path or "params", leaf))
-        arguments = name_inputs(example_inputs, input_names, _parameter_names(function, skip=params is not None))
+        arguments = name_inputs(example_inputs, input_names, _parameter_names(function, skip=self._takes_params))
         self._by_name = isinstance(example_inputs, Mapping)
         self._keywords = list(example_inputs) if isinstance(example_inputs, Mapping) else []
         leaves, self._inputs_tree = tree.tree_flatten_with_path(list(arguments.values()))
@@ -121,21 +121,24 @@ class _Traced:
         for path, leaf in leaves:
             argument = list(arguments)[path[0].idx]
             inner = tree.keystr(path[1:], simple=True, separator=".")
-            self.inputs[f"{argument}.{inner}" if inner else argument] = self.jax.numpy.asarray(leaf)
+            with on_cpu(self.jax):
+                self.inputs[f"{argument}.{inner}" if inner else argument] = self.jax.numpy.asarray(leaf)
 
     def _call(self, arrays: Sequence[Any], inputs: Sequence[Any]) -> Any:
         """Calls the function on arrays for the parameters and for the inputs."""
         tree = self.jax.tree_util
         values = tree.tree_unflatten(self._inputs_tree, inputs)
         traced = dict(zip(self._arrays, arrays, strict=True))
-        leading = [tree.tree_unflatten(self._params_tree, [traced.get(id(leaf), leaf) for leaf in self._leaves])] if self._leaves else []
+        params = tree.tree_unflatten(self._params_tree, [traced.get(id(leaf), leaf) for leaf in self._leaves])
+        leading = [params] if self._takes_params else []
         if self._by_name:
             return self._function(*leading, **dict(zip(self._keywords, values, strict=True)))
         return self._function(*leading, *values)
 
     def run(self) -> dict[str, Any]:
-        """Returns what JAX computes from the inputs, by interface name."""
-        result = self.jax.jit(self._call)([array for _, array in self._arrays.values()], list(self.inputs.values()))
+        """Returns what JAX computes from the inputs on the CPU, by interface name."""
+        with on_cpu(self.jax):
+            result = self.jax.jit(self._call)([array for _, array in self._arrays.values()], list(self.inputs.values()))
         return dict(name_outputs(result))
 
     def graph(self, name: str) -> Graph:
@@ -144,9 +147,11 @@ class _Traced:
         try:
             jaxpr, shapes = self.jax.make_jaxpr(self._call, return_shape=True)(arrays, list(self.inputs.values()))
         except Exception as error:  # whatever a user's function raises
-            rule, got = "JAX must be able to trace the function on the example inputs", f"{type(error).__name__}: {error}"
+            rule, got = "JAX must be able to trace the function on the example inputs", f"{type(error).__name__}: {error}".rstrip(".")
             raise ExportError.of(f"export of '{name}'", rule, got) from error
-        constants = [Value(tuple(array.shape), array.dtype, path, array) for path, array in self._arrays.values()]
+        constants = [
+            _parameter(self.jax, path, array, aval) for (path, array), aval in zip(self._arrays.values(), jaxpr.in_avals, strict=False)
+        ]
         inputs = [Value(tuple(array.shape), array.dtype, path) for path, array in self.inputs.items()]
         program = recognise(flatten(jaxpr, constants + inputs, _captured(self.jax, self._function)))
         builder = GraphBuilder(
@@ -158,9 +163,19 @@ class _Traced:
         context.lower(program)
         if context.refused:
             raise UnsupportedOperatorsError(context.refused)
-        for (output, _), value in zip(name_outputs(shapes), program.outputs, strict=True):
+        named = name_outputs(shapes)
+        if len(named) != len(program.outputs):
+            raise ExportError.of(
+                f"export of '{name}'", "the function must return arrays, in tuples, lists and dicts at most", type(shapes).__name__
+            )
+        for (output, _), value in zip(named, program.outputs, strict=True):
             builder.output(output, context.name(value))
         return builder.build()
+
+
+def _parameter(jax: Any, path: str, array: Any, aval: Any) -> Value:
+    """Returns the constant of a parameter in the element type that JAX computes in, which differs for f64 unless x64 is enabled."""
+    return Value(tuple(aval.shape), aval.dtype, path, array if array.dtype == aval.dtype else jax.numpy.asarray(array))
 
 
 def _parameter_names(function: Callable[..., Any], *, skip: bool) -> list[str] | None:

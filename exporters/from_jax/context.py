@@ -63,31 +63,33 @@ class Context:
         """Lowers every equation; what cannot be lowered is listed in :attr:`refused`."""
         for index, equation in enumerate(program.equations):
             self._equation = equation
-            if not self._untyped.isdisjoint(equation.inputs):
-                self._untyped.update(equation.outputs)
-                continue
+            untyped = not self._untyped.isdisjoint(equation.inputs)
             try:
-                self._lower(equation)
+                if not untyped or TABLE.get(equation.primitive) is None:
+                    self._lower(equation)
             except (RefusedError, TypeInferenceError) as error:
-                self.refused.append(Unsupported(equation.primitive, f"equation {index}", equation.where, str(error)))
-                self._stand_in(equation)
+                self.refused.append(Unsupported(equation.primitive, f"equation {index}", equation.where, str(error).rstrip(".")))
+                untyped = untyped or not self._stand_in(equation)
+            if untyped:
+                self._untyped.update(equation.outputs)
 
     def _lower(self, equation: Equation) -> None:
-        for value in (*equation.inputs, *equation.outputs):
-            dtype_name(value.dtype)
         function = TABLE.get(equation.primitive)
         if function is None:
             raise RefusedError("")
+        for value in (*equation.inputs, *equation.outputs):
+            dtype_name(value.dtype)
         results = function(self, equation)
         self._names.update(zip(equation.outputs, results if isinstance(results, list) else [results], strict=True))
 
-    def _stand_in(self, equation: Equation) -> None:
-        """Gives the equation's outputs an input of their type to stand for them; the builder makes no graph any more."""
-        for output in equation.outputs:
-            try:
+    def _stand_in(self, equation: Equation) -> bool:
+        """Lets inputs of their types stand for the equation's outputs, for no graph is made any more; False if one has no type."""
+        try:
+            for output in equation.outputs:
                 self._names[output] = self.builder.input("stand-in", dtype_name(output.dtype), output.shape)
-            except RefusedError:
-                self._untyped.add(output)
+        except RefusedError:
+            return False
+        return True
 
     def name(self, operand: Value | str) -> str:
         """Returns the graph value of a value of the program; a constant becomes one of the graph when it is first asked for."""

@@ -78,13 +78,13 @@ def spread(value: Value) -> tuple[Value, tuple[int, ...]] | None:
 
 def reduced(value: Value, primitive: str) -> tuple[Value, tuple[int, ...]] | None:
     """Returns (x, axes) if ``value`` is x reduced over axes and spread along them again, so that it broadcasts against x."""
-    spread = spread(value)
-    operands = made_by(spread[0], primitive) if spread else None
-    if not spread or not operands or len(value.shape) != len(operands[0].shape):
+    source = spread(value)
+    operands = made_by(source[0], primitive) if source else None
+    if not source or not operands or len(value.shape) != len(operands[0].shape):
         return None
-    assert spread[0].producer is not None
-    axes = tuple(sorted(spread[0].producer.params["axes"]))
-    return (operands[0], axes) if axes == spread[1] else None
+    assert source[0].producer is not None
+    axes = tuple(sorted(source[0].producer.params["axes"]))
+    return (operands[0], axes) if axes == source[1] else None
 
 
 def squared(value: Value) -> Value | None:

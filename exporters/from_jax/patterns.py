@@ -107,8 +107,8 @@ def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     divisor = scalar_value(number)
     if not divisor or (equation.primitive == "div" and number is not equation.inputs[1]):
         return None
-    spread = total.producer if made_by(total, "broadcast_in_dim") else None
-    summed = spread.inputs[0] if spread else total
+    repeat = total.producer if made_by(total, "broadcast_in_dim") else None
+    summed = repeat.inputs[0] if repeat else total
     if total.shape != equation.outputs[0].shape or not (operands := made_by(summed, "reduce_sum")):
         return None
     assert summed.producer is not None
@@ -116,11 +116,11 @@ def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     count = math.prod(operands[0].shape[axis] for axis in axes)
     if not near(divisor if equation.primitive == "div" else 1 / divisor, count, total.dtype):
         return None
-    if spread is None:
+    if repeat is None:
         return _replace(equation, "rml.mean", operands[0], axes=axes)
     mean = Value(summed.shape, summed.dtype)
     first = Equation("", (), (mean,), {}, equation.where)
-    return _replace(first, "rml.mean", operands[0], axes=axes) + _replace(equation, "broadcast_in_dim", mean, **spread.params)
+    return _replace(first, "rml.mean", operands[0], axes=axes) + _replace(equation, "broadcast_in_dim", mean, **repeat.params)
 
 
 def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -157,18 +157,18 @@ def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] |
 def _shifted(value: Value) -> tuple[Value, int] | None:
     """Returns (x, axis) of ``x - max(x)`` along one axis."""
     operands = made_by(value, "sub")
-    reduced = reduced(operands[1], "reduce_max") if operands else None
-    return (reduced[0], reduced[1][0]) if operands and reduced and reduced[0] is operands[0] and len(reduced[1]) == 1 else None
+    largest = reduced(operands[1], "reduce_max") if operands else None
+    return (largest[0], largest[1][0]) if operands and largest and largest[0] is operands[0] and len(largest[1]) == 1 else None
 
 
 def _softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """The formula exp(s) / sum(exp(s)) with s = x - max(x)."""
     if equation.primitive != "div":
         return None
-    powers, total = equation.inputs
-    exponent, reduced = made_by(powers, "exp"), reduced(total, "reduce_sum")
+    powers, divisor = equation.inputs
+    exponent, total = made_by(powers, "exp"), reduced(divisor, "reduce_sum")
     shifted = _shifted(exponent[0]) if exponent else None
-    if not shifted or not reduced or reduced[0] is not powers or reduced[1] != shifted[1:]:
+    if not shifted or not total or total[0] is not powers or total[1] != shifted[1:]:
         return None
     return _replace(equation, "rml.softmax", shifted[0], axis=shifted[1])
 
@@ -178,9 +178,9 @@ def _log_softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | 
     if equation.primitive != "sub" or not (shifted := _shifted(equation.inputs[0])):
         return None
     logarithm = made_by(equation.inputs[1], "log")
-    reduced = reduced(logarithm[0], "reduce_sum") if logarithm else None
-    exponent = made_by(reduced[0], "exp") if reduced else None
-    if not reduced or not exponent or exponent[0] is not equation.inputs[0] or reduced[1] != shifted[1:]:
+    total = reduced(logarithm[0], "reduce_sum") if logarithm else None
+    exponent = made_by(total[0], "exp") if total else None
+    if not total or not exponent or exponent[0] is not equation.inputs[0] or total[1] != shifted[1:]:
         return None
     return _replace(equation, "rml.log_softmax", shifted[0], axis=shifted[1])
 
@@ -241,11 +241,11 @@ def _scaled_root(value: Value, root: str) -> tuple[Value | None, Value | None]:
 
 
 def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
-    """Returns which formula of x's variance it is: two_pass, mean((x - mean)^2), or fast, mean(x^2) - mean(x)^2, at least 0 or not."""
-    spread = spread(value)
-    kept = spread is None
-    core = spread[0] if spread else value
-    if spread and spread[1] != axes:
+    """Returns which formula of x's variance it is: two_pass, mean((x - mean)^2), or fast, max(0, mean(x^2) - mean(x)^2)."""
+    source = spread(value)
+    kept = source is None
+    core = source[0] if source else value
+    if source and source[1] != axes:
         return None
     if (operands := made_by(core, "rml.mean")) and not kept:
         assert core.producer is not None
@@ -254,9 +254,8 @@ def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
         mean = reduced(difference[1], "rml.mean") if difference else None
         right = tuple(sorted(core.producer.params["axes"])) == axes and difference and difference[0] is x and mean == (x, axes)
         return "two_pass" if right else None
-    if (bounded := made_by(core, "max")) and (zero := [v for v in bounded if scalar_value(v) == 0]):
-        core = next(v for v in bounded if v is not zero[0])
-    difference = made_by(core, "sub")
+    bounded = [operand for operand in made_by(core, "max") or () if scalar_value(operand) != 0]
+    difference = made_by(bounded[0], "sub") if len(bounded) == 1 else None
     if not difference:
         return None
     base = squared(difference[1])
@@ -269,8 +268,8 @@ def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
 def _mean_of(value: Value, axes: tuple[int, ...], kept: bool) -> Value | None:
     """Returns x if ``value`` is the mean of x over ``axes``; ``kept``: spread along them again."""
     if kept:
-        reduced = reduced(value, "rml.mean")
-        return reduced[0] if reduced and reduced[1] == axes else None
+        mean = reduced(value, "rml.mean")
+        return mean[0] if mean and mean[1] == axes else None
     operands = made_by(value, "rml.mean")
     return operands[0] if operands and value.producer and tuple(sorted(value.producer.params["axes"])) == axes else None
 
@@ -281,9 +280,11 @@ def _plain_reduction(equation: Equation, reads: Counter[Value]) -> list[Equation
         return None
     x, start = equation.inputs
     jaxpr = getattr(equation.params["jaxpr"], "jaxpr", equation.params["jaxpr"])
-    name = jaxpr.eqns[0].primitive.name if len(jaxpr.eqns) == 1 and set(jaxpr.eqns[0].invars) == set(jaxpr.invars) else ""
+    if len(jaxpr.eqns) != 1 or list(jaxpr.eqns[0].outvars) != list(jaxpr.outvars):
+        return None
+    name, operands = jaxpr.eqns[0].primitive.name, list(jaxpr.eqns[0].invars)
     neutral = _neutral(name, np.dtype(x.dtype))
-    if neutral is None or start.array().item() != neutral:
+    if neutral is None or start.array().item() != neutral or list(jaxpr.invars) not in (operands, operands[::-1]):
         return None
     kind = {"add": "sum", "mul": "prod"}.get(name, name)
     if equation.primitive == "reduce":
@@ -305,11 +306,12 @@ def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation]
         return None
     for product, bias in (equation.inputs, equation.inputs[::-1]):
         operands, vector = made_by(product, "dot_general"), before_broadcast(bias)
-        if not operands or len(operands) > 2 or reads[product] != 1 or operands[1].constant is None or vector.constant is None:
+        if not operands or len(operands) > 2 or reads[product] != 1 or vector.constant is None:
             continue
         assert product.producer is not None
         (_, contracted), (batch, _) = product.producer.params["dimension_numbers"]
-        matrix = contracted and not batch and len(operands[1].shape) == len(contracted) + 1
+        constant = operands[0].constant is None and operands[1].constant is not None
+        matrix = constant and contracted and not batch and len(operands[1].shape) == len(contracted) + 1
         if matrix and product.shape == equation.outputs[0].shape and vector.shape[-1:] == (vector.size,) == product.shape[-1:]:
             return _replace(equation, "dot_general", *operands, vector, **product.producer.params)
     return None

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Equation", "Program", "Value", "flatten", "live"]
+__all__ = ["Equation", "Program", "Value", "address", "flatten", "live", "on_cpu"]
 
 _CALLS = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_closed_call", "remat2", "checkpoint", "composite"), "jaxpr"),
@@ -185,6 +185,11 @@ class _Flattener:
         return self.run(jaxpr.jaxpr if closed else jaxpr, jaxpr.consts if closed else (), inputs, where)
 
 
+def on_cpu(jax: Any) -> Any:
+    """Returns a context in which JAX computes on the CPU: accelerators round products of f32 otherwise."""
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
+
+
 def address(array: Any) -> int:
     """Returns where the data of an array lies; the identity of the object where JAX keeps that to itself."""
     if isinstance(array, np.ndarray):
@@ -250,7 +255,7 @@ def _fold(eqn: Any, equation: Equation) -> bool:
         return False
     if _bytes(outputs) > max(_bytes(inputs), _FOLDED_BYTES):
         return False
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with on_cpu(jax):
         try:
             results = eqn.primitive.bind(*(value.constant for value in inputs), **eqn.params)
         except Exception:  # one that cannot run by itself (a collective) stays, to be refused by name if an output needs it

@@ -7,7 +7,7 @@ from functools import reduce
 
 import numpy as np
 
-from exporters.from_tf.table import TABLE, Context, Value
+from exporters.from_tf.table import TABLE, Context, RefusalError, Value
 from rml_exec.types import DType
 
 __all__ = ["cast_to"]
@@ -181,6 +181,8 @@ def _l2_loss(ctx: Context, x: Value) -> Value:
 @TABLE.lowers("Cast")
 def _cast(ctx: Context, x: Value) -> Value:
     """TensorFlow's kernels convert out-of-range floats as x86 does, XLA saturates."""
+    if ctx.attr("Truncate"):
+        raise RefusalError("a cast that truncates instead of rounding is not supported")
     return cast_to(ctx, x, ctx.output_dtype())
 
 

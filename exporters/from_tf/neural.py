@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -65,7 +66,8 @@ def relay_filter(ctx: Context, filters: Value, depthwise: bool) -> Value:
     shape = (inner * outer, 1, height, width) if depthwise else (outer, inner, height, width)
     if isinstance(filters, Known):
         data = np.ascontiguousarray(filters.array.transpose(perm)).reshape(shape)
-        return filters.relaid(data, "depthwise" if depthwise else "oihw")
+        layout = "depthwise" if depthwise else "oihw"
+        return replace(filters, array=data, layout=f"{filters.layout}.{layout}".strip("."))
     return ctx.reshape(ctx.transpose(filters, perm), shape)
 
 

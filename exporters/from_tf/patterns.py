@@ -27,13 +27,13 @@ class Pattern:
     """A formula found.
 
     Attributes:
-        lower: its lowering: ``lower(context, *operands, **attrs)``.
-        operands: the tensors that it reads.
-        attrs: keyword arguments of ``lower``.
+        lower: its lowering: ``lower(context, **operands, **attrs)``.
+        operands: the tensors that it reads, by parameter of ``lower``.
+        attrs: further keyword arguments of ``lower``.
     """
 
     lower: Callable[..., Value]
-    operands: Sequence[Any]
+    operands: Mapping[str, Any]
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -90,7 +90,7 @@ def _find_bias(op: Any) -> Pattern | None:
     product = op.inputs[0].op
     if product.type != "MatMul" or len(product.outputs[0].consumers()) != 1 or op.get_attr("data_format") != b"NHWC":
         return None
-    return Pattern(lower_linear, [*product.inputs, op.inputs[1]], {"product": product})
+    return Pattern(lower_linear, {"a": product.inputs[0], "b": product.inputs[1], "bias": op.inputs[1]}, {"product": product})
 
 
 def _find_dilated_conv(op: Any) -> Pattern | None:
@@ -114,7 +114,7 @@ def _find_dilated_conv(op: Any) -> Pattern | None:
     if (pads < 0).any():
         return None
     attrs = {"depthwise": conv.type != "Conv2D", "pads": pads.tolist(), "dilations": blocks.tolist()}
-    return Pattern(_lower_dilated_conv, [spread.inputs[0], conv.inputs[1]], attrs)
+    return Pattern(_lower_dilated_conv, {"x": spread.inputs[0], "filters": conv.inputs[1]}, attrs)
 
 
 def _lower_dilated_conv(
@@ -124,71 +124,86 @@ def _lower_dilated_conv(
     return add_conv(ctx, x, weights, (1, 1), [(low, high) for low, high in pads], dilations, "NHWC")
 
 
-def _epsilon(rsqrt: Any) -> tuple[Any, float] | None:
-    """Returns (v, eps) of Rsqrt(v + eps)."""
-    total = _maker(rsqrt.inputs[0], "AddV2")
-    for value, eps in _orders(total) if total is not None else ():
-        if (number := _number(eps)) is not None:
-            return value, number
-    return None
-
-
 def _find_normalisation(op: Any) -> Pattern | None:
-    """Finds x * m + (offset - mean * m) with m = rsqrt(variance + eps) * scale: what tf.nn.batch_normalization and Keras emit."""
+    """Finds x * m + (offset - mean * m), m = rsqrt(variance + eps) * scale, as tf.nn.batch_normalization and Keras spell it."""
     for scaled, shift in _orders(op):
         product = _maker(scaled, "Mul")
-        if product is None or (offset_mean := _offset_and_mean(shift)) is None:
-            continue
-        offset, mean, mean_factor = offset_mean
-        for x, factor in _orders(product):
-            scale_product = _maker(factor, "Mul")
-            if scale_product is None or not _same(factor, mean_factor):
-                continue
-            for inverse, scale in _orders(scale_product):
-                rsqrt = _maker(inverse, "Rsqrt")
-                if rsqrt is not None and (found := _epsilon(rsqrt)) is not None:
-                    variance, eps = found
-                    return _batch_norm(x, scale, offset, mean, variance, eps) or _layer_norm(x, scale, offset, mean, variance, eps)
+        for x, factor in _orders(product) if product is not None else ():
+            statistics, moved = _deviation(factor), _offset_and_mean(shift, factor)
+            if statistics is not None and moved is not None:
+                variance, eps, scale = statistics
+                offset, mean = moved
+                affine = {name: tensor for name, tensor in (("scale", scale), ("offset", offset)) if tensor is not None}
+                return _batch_norm(x, affine, mean, variance, eps) or _layer_norm(x, affine, mean, variance, eps)
     return None
 
 
-def _offset_and_mean(shift: Any) -> tuple[Any, Any, Any] | None:
-    """Returns (offset, mean, m) of offset - mean * m or of offset + (-mean) * m."""
+def _deviation(factor: Any) -> tuple[Any, float, Any] | None:
+    """Returns (variance, eps, scale or None) of rsqrt(variance + eps) * scale."""
+    product = _maker(factor, "Mul")
+    for inverse, scale in _orders(product) if product is not None else [(factor, None)]:
+        rsqrt = _maker(inverse, "Rsqrt")
+        total = _maker(rsqrt.inputs[0], "AddV2") if rsqrt is not None else None
+        for variance, eps in _orders(total) if total is not None else ():
+            if (number := _number(eps)) is not None:
+                return variance, number, scale
+    return None
+
+
+def _offset_and_mean(shift: Any, factor: Any) -> tuple[Any, Any] | None:
+    """Returns (offset or None, mean) of offset - mean * factor, of offset + (-mean) * factor and of (-mean) * factor."""
     difference = _maker(shift, "Sub")
-    if difference is not None and (product := _maker(difference.inputs[1], "Mul")) is not None:
-        for mean, factor in _orders(product):
-            if _maker(factor, "Mul") is not None:
-                return difference.inputs[0], mean, factor
+    if difference is not None and (mean := _times(difference.inputs[1], factor)) is not None:
+        return difference.inputs[0], mean
     total = _maker(shift, "AddV2")
-    for negative, offset in _orders(total) if total is not None else ():
-        product = _maker(negative, "Mul")
-        for minus, factor in _orders(product) if product is not None else ():
-            negation = _maker(minus, "Neg")
-            if negation is not None and _maker(factor, "Mul") is not None:
-                return offset, negation.inputs[0], factor
+    for product, offset in _orders(total) if total is not None else [(shift, None)]:
+        minus = _times(product, factor)
+        negation = _maker(minus, "Neg") if minus is not None else None
+        if negation is not None:
+            return offset, negation.inputs[0]
     return None
 
 
-def _batch_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, eps: float) -> Pattern | None:
-    """One number per channel of the last axis."""
-    if x.shape.rank is None or x.shape.rank < 2 or x.shape[-1] is None:
+def _times(tensor: Any, factor: Any) -> Any:
+    """Returns the other operand if the tensor is a product with ``factor``, else None."""
+    product = _maker(tensor, "Mul")
+    for other, found in _orders(product) if product is not None else ():
+        if _same(found, factor):
+            return other
+    return None
+
+
+def _batch_norm(x: Any, affine: Mapping[str, Any], mean: Any, variance: Any, eps: float) -> Pattern | None:
+    """One number per position of one axis, which is the last one for vectors."""
+    operands = {"x": x, "mean": mean, "variance": variance, **affine}
+    if not all(tensor.shape.is_fully_defined() for tensor in operands.values()) or x.shape.rank < 2:
         return None
-    if any(tensor.shape.rank != 1 or tensor.shape[0] != x.shape[-1] for tensor in (scale, offset, mean, variance)):
-        return None
-    return Pattern(_lower_batch_norm, [x, scale, offset, mean, variance], {"eps": eps})
+    sizes = x.shape.as_list()
+    for axis in reversed(range(len(sizes))):
+        spread = [size if index == axis else 1 for index, size in enumerate(sizes)]
+        allowed = [spread, [sizes[axis]]] if axis == len(sizes) - 1 else [spread]
+        if all(tensor.shape.as_list() in allowed for name, tensor in operands.items() if name != "x"):
+            return Pattern(_lower_batch_norm, operands, {"eps": eps, "axis": axis})
+    return None
 
 
-def _lower_batch_norm(ctx: Context, x: Value, scale: Value, offset: Value, mean: Value, variance: Value, *, eps: float) -> Value:
-    return ctx.add("batch_norm", x, scale, offset, mean, variance, eps=eps, axis=len(ctx.shape(x)) - 1)
+def _lower_batch_norm(
+    ctx: Context, x: Value, mean: Value, variance: Value, scale: Value | None = None, offset: Value | None = None, *, eps: float, axis: int
+) -> Value:
+    size = ctx.shape(x)[axis]
+    scale = ctx.constant(np.ones(size, ctx.type(x).dtype.numpy)) if scale is None else scale
+    offset = ctx.constant(np.zeros(size, ctx.type(x).dtype.numpy)) if offset is None else offset
+    vectors = [ctx.reshape(value, (size,)) for value in (scale, offset, mean, variance)]
+    return ctx.add("batch_norm", x, *vectors, eps=eps, axis=axis)
 
 
-def _layer_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, eps: float) -> Pattern | None:
-    """Mean and variance of x itself over its last axes, which scale and offset have alone."""
+def _layer_norm(x: Any, affine: Mapping[str, Any], mean: Any, variance: Any, eps: float) -> Pattern | None:
+    """Mean and variance of x itself over its last axes; scale and offset have these axes alone."""
     import tensorflow as tf
 
     mean_op, variance_op = _maker(mean, "Mean"), _maker(variance, "Mean")
     square = _maker(variance_op.inputs[0], "SquaredDifference") if variance_op is not None else None
-    if mean_op is None or square is None or not all(tensor.shape.is_fully_defined() for tensor in (x, scale, offset)):
+    if mean_op is None or square is None or not all(tensor.shape.is_fully_defined() for tensor in (x, *affine.values())):
         return None
     if not _same(mean_op.inputs[0], x) or not any(_same(a, x) and _same(b, mean) for a, b in (square.inputs, reversed(square.inputs))):
         return None
@@ -199,19 +214,22 @@ def _layer_norm(x: Any, scale: Any, offset: Any, mean: Any, variance: Any, eps: 
             return None
         axes.append(sorted(int(axis) % x.shape.rank for axis in np.reshape(indices, -1)))
     rank, count = x.shape.rank, len(axes[0])
-    if axes[0] != axes[1] or axes[0] != list(range(rank - count, rank)):
+    if axes[0] != axes[1] or not count or axes[0] != list(range(rank - count, rank)):
         return None
-    normalised = x.shape[rank - count :]
-    for tensor in (scale, offset):
-        lead = tensor.shape.rank - count
-        if lead < 0 or any(dim != 1 for dim in tensor.shape[:lead]) or tensor.shape[lead:] != normalised:
+    normalised = x.shape.as_list()[rank - count :]
+    for tensor in affine.values():
+        sizes = tensor.shape.as_list()
+        if sizes[-count:] != normalised or any(size != 1 for size in sizes[:-count]):
             return None
-    return Pattern(_lower_layer_norm, [x, scale, offset], {"eps": eps, "axes": tuple(axes[0])})
+    return Pattern(_lower_layer_norm, {"x": x, **affine}, {"eps": eps, "axes": tuple(axes[0])})
 
 
-def _lower_layer_norm(ctx: Context, x: Value, scale: Value, offset: Value, *, eps: float, axes: tuple[int, ...]) -> Value:
+def _lower_layer_norm(
+    ctx: Context, x: Value, scale: Value | None = None, offset: Value | None = None, *, eps: float, axes: tuple[int, ...]
+) -> Value:
     shape = ctx.shape(x)[axes[0] :]
-    return ctx.add("layer_norm", x, ctx.reshape(scale, shape), ctx.reshape(offset, shape), axes=axes, eps=eps, variance="two_pass")
+    vectors = [None if value is None else ctx.reshape(value, shape) for value in (scale, offset)]
+    return ctx.add("layer_norm", x, *vectors, axes=axes, eps=eps, variance="two_pass")
 
 
 def _without(tensor: Any, kind: str, number: float) -> Any:
@@ -228,9 +246,9 @@ def _find_gelu(op: Any) -> Pattern | None:
     for half, factor in _orders(op):
         x = _without(half, "Mul", 0.5)
         if x is not None and _is_erf_gate(factor, x):
-            return Pattern(_lower_gelu, [x], {"approximate": "none"})
+            return Pattern(_lower_gelu, {"x": x}, {"approximate": "none"})
         if x is not None and _is_tanh_gate(factor, x):
-            return Pattern(_lower_gelu, [x], {"approximate": "tanh"})
+            return Pattern(_lower_gelu, {"x": x}, {"approximate": "tanh"})
     return None
 
 
@@ -263,7 +281,7 @@ def _find_silu(op: Any) -> Pattern | None:
     for x, gate in _orders(op):
         sigmoid = _maker(gate, "Sigmoid")
         if sigmoid is not None and (_same(sigmoid.inputs[0], x) or _same(_without(sigmoid.inputs[0], "Mul", 1.0), x)):
-            return Pattern(_lower_silu, [x])
+            return Pattern(_lower_silu, {"x": x})
     return None
 
 

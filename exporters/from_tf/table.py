@@ -29,17 +29,14 @@ class Known:
         array: its data.
         name: what to call it.
         key: the variable it comes from; None for anything else.
-        layout: what was done to the variable's data, empty for nothing: the same variable in two layouts is two constants.
+        layout: how the order of the variable's elements was changed, empty if it was not. The same variable in two layouts, or in two
+            shapes, is two constants.
     """
 
     array: np.ndarray
     name: str
     key: str | None = None
     layout: str = ""
-
-    def relaid(self, array: np.ndarray, layout: str) -> Known:
-        """Returns the same data in another layout."""
-        return replace(self, array=array, layout=f"{self.layout}.{layout}".strip("."))
 
     @property
     def type(self) -> TensorType:
@@ -67,21 +64,25 @@ def dtype_of(dtype: Any) -> DType:
         raise RefusalError(f"the graph format has no element type {np.dtype(dtype).name}") from None
 
 
+Identity = tuple[str, str, tuple[int, ...]] | int
+
+
 class Constants:
-    """Known values of one graph that were needed as operands: each variable once per layout, so that tied weights stay tied."""
+    """Known values of one graph that were needed as operands: each variable once per layout and shape, so that tied weights stay tied."""
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
-        self._names: dict[tuple[str, str] | int, tuple[str, Known]] = {}
-        self._keys: dict[str, str] = {}
+        self._names: dict[Identity, tuple[str, Known]] = {}
+        self._keys: dict[str, Identity] = {}
 
     def name(self, known: Known) -> str:
         """Returns the name of the graph's constant with this data, which is added the first time."""
-        identity: tuple[str, str] | int = id(known) if known.key is None else (known.key, known.layout)
+        shape = known.array.shape
+        identity: Identity = id(known) if known.key is None else (known.key, known.layout, shape)
         if identity not in self._names:
             key = known.key
-            if key is not None and self._keys.setdefault(key, known.layout) != known.layout:
-                key = f"{key}.{known.layout or 'original'}"
+            if key is not None and self._keys.setdefault(key, identity) != identity:
+                key = ".".join(filter(None, (key, known.layout, "x".join(map(str, shape)) or "scalar")))
             # The Known is kept beside its name: an id means nothing once its object is gone.
             self._names[identity] = self._builder.constant(known.array, name=key or known.name, key=key), known
         return self._names[identity][0]
@@ -159,7 +160,7 @@ class Context:
         if self.shape(value) == shape:
             return value
         if isinstance(value, Known):
-            return value.relaid(value.array.reshape(shape), "x".join(map(str, shape)) or "scalar")
+            return replace(value, array=value.array.reshape(shape))
         return self.add("reshape", value, shape=shape)
 
     def transpose(self, value: Value, perm: Sequence[int]) -> Value:

@@ -69,21 +69,21 @@ class Trace:
         return [array.shape for array in self.inputs.values()]
 
     def outputs(self) -> list[tuple[str, Any]]:
-        """Returns (interface name, symbolic tensor) of every output."""
+        """Returns (interface name, symbolic tensor) of every output, in TensorFlow's order: that of the keys of a dict is not always the same."""
         named = name_outputs(self.concrete.structured_outputs)
         if not named:
             raise ExportError.of("export", "the model must return at least one tensor", "None")
-        tensors = {tensor.name for tensor in self.concrete.graph.outputs}
+        tensors = [tensor.name for tensor in self.concrete.graph.outputs]
         for name, tensor in named:
             if getattr(tensor, "name", None) not in tensors:
                 raise ExportError.of(f"output '{name}'", "must be a dense tensor", type(tensor).__name__)
-        return named
+        return sorted(named, key=lambda output: tensors.index(output[1].name))
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns what TensorFlow computes, by interface name."""
         tf = load_tensorflow()
-        result = self.concrete(*(tf.constant(inputs[name]) for name in self.inputs))
-        return {name: np.asarray(tensor) for name, tensor in name_outputs(result)}
+        results = dict(name_outputs(self.concrete(*(tf.constant(inputs[name]) for name in self.inputs))))
+        return {name: np.asarray(results[name]) for name, _ in self.outputs()}
 
     def producer(self) -> dict[str, Any]:
         """Returns the ``producer`` entry of the graph."""
@@ -101,7 +101,7 @@ def trace(model: Any, example_inputs: Example, input_names: Sequence[str] | None
     """
     tf = load_tensorflow()
     named = name_inputs(example_inputs, input_names, _parameters(tf, model))
-    tensors = {name: tf.convert_to_tensor(value) for name, value in named.items()}
+    tensors = {name: _tensor(tf, name, value) for name, value in named.items()}
     call = _caller(tf, model, list(example_inputs) if isinstance(example_inputs, Mapping) else None)
 
     @tf.function
@@ -117,21 +117,30 @@ def trace(model: Any, example_inputs: Example, input_names: Sequence[str] | None
     return Trace(concrete, {name: tensor.numpy() for name, tensor in tensors.items()}, tf.__version__, threads)
 
 
+def _tensor(tf: ModuleType, name: str, value: Any) -> Any:
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise ExportError.of(f"input '{name}'", "must be a tensor or an array", str(error)) from error
+
+
 def _caller(tf: ModuleType, model: Any, keywords: list[str] | None) -> Callable[[Sequence[Any]], Any]:
     """Returns a function that calls the model with a list of tensors; ``keywords`` are their argument names if they were given by name."""
+
+    def by_name(tensors: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(keywords or (), tensors, strict=True))
+
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.layers.Layer):
-        if keras.backend.backend() != "tensorflow":
-            raise ExportError.of(
-                "export", "Keras must run on the TensorFlow backend", keras.backend.backend(), hint="set KERAS_BACKEND=tensorflow"
-            )
+        if (backend := keras.backend.backend()) != "tensorflow":
+            raise ExportError.of("export", "Keras must run on the TensorFlow backend", backend, hint="set KERAS_BACKEND=tensorflow")
         inputs = getattr(model, "inputs", None)
         if inputs and keywords:
-            return lambda tensors: model(dict(zip(keywords, tensors, strict=True)), training=False)
+            return lambda tensors: model(by_name(tensors), training=False)
         if inputs and len(inputs) > 1:
             return lambda tensors: model(list(tensors), training=False)
         if keywords:
-            return lambda tensors: model(**dict(zip(keywords, tensors, strict=True)), training=False)
+            return lambda tensors: model(**by_name(tensors), training=False)
         return lambda tensors: model(*tensors, training=False)
     if not callable(model):
         hint = "give a Keras model, a tf.function, a concrete function or a Python function of tensors"
@@ -142,7 +151,7 @@ def _caller(tf: ModuleType, model: Any, keywords: list[str] | None) -> Callable[
     # A function of its own gets autograph: Python's if and while on tensors become graph operations, or a clear refusal.
     function = model if _is_function(tf, model) else tf.function(model)
     if keywords:
-        return lambda tensors: function(**dict(zip(keywords, tensors, strict=True)))
+        return lambda tensors: function(**by_name(tensors))
     return lambda tensors: function(*tensors)
 
 

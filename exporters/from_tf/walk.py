@@ -15,7 +15,7 @@ import numpy as np
 
 from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
 from exporters.from_tf import elementwise, linear, neural, reductions, shapes
-from exporters.from_tf.patterns import find_pattern
+from exporters.from_tf.patterns import Pattern, find_pattern
 from exporters.from_tf.table import TABLE, Constants, Context, Known, RefusalError, Value, Variable, dtype_of
 from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.errors import TypeInferenceError
@@ -38,13 +38,8 @@ _REASONS = {
     "Multinomial": "random numbers: is the model in training mode?",
     "Assign": "changes a variable: is the model in training mode, or does it keep state between calls?",
     "VarHandleOp": "the variable is not part of the function: initialise it outside",
-    "While": "loops are not supported yet",
-    "StatelessWhile": "loops are not supported yet",
-    "TensorList": "loops are not supported yet",
-    "If": "a branch chosen at run time is not supported yet",
-    "StatelessIf": "a branch chosen at run time is not supported yet",
-    "Case": "a branch chosen at run time is not supported yet",
-    "StatelessCase": "a branch chosen at run time is not supported yet",
+    **dict.fromkeys(("While", "StatelessWhile", "TensorList", "Enter", "NextIteration"), "loops are not supported yet"),
+    **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase", "Switch", "Merge"), "a branch chosen at run time is not supported yet"),
     "Xla": "comes from jax2tf: export the JAX function instead",
     "PyFunc": "runs Python",
     "EagerPyFunc": "runs Python",
@@ -136,7 +131,7 @@ class _Walker:
             prefix: what to put before the names of its operations.
             xla: True if XLA compiles the function.
         """
-        patterns: dict[str, Any] = {}
+        patterns: dict[str, Pattern | None] = {}
         needed: set[str] = set()
         pending = [tensor.op for tensor in outputs]
         while pending:
@@ -144,23 +139,22 @@ class _Walker:
             if op.name not in needed:
                 needed.add(op.name)
                 patterns[op.name] = pattern = find_pattern(op)
-                pending += [tensor.op for tensor in (pattern.operands if pattern else op.inputs)]
+                pending += [tensor.op for tensor in (pattern.operands.values() if pattern else op.inputs)]
         for op in graph.get_operations():
             if op.type.startswith("Assign") and op.type.endswith("VariableOp"):
                 self._refuse(op, prefix, _reason(op.type))
             elif op.name in needed and op.type != "Placeholder":
                 pattern = patterns[op.name]
-                operands = [bound[tensor.name] for tensor in (pattern.operands if pattern else op.inputs)]
+                operands = [bound.get(tensor.name) for tensor in (pattern.operands.values() if pattern else op.inputs)]
                 for tensor, value in zip(op.outputs, self._lower(op, operands, pattern, prefix, xla), strict=True):
                     bound[tensor.name] = value
-        return [bound[tensor.name] for tensor in outputs]
+        return [bound.get(tensor.name) for tensor in outputs]
 
-    def _lower(self, op: Any, operands: list[Value | None], pattern: Any, prefix: str, xla: bool) -> Sequence[Value | None]:
+    def _lower(self, op: Any, operands: list[Value | None], pattern: Pattern | None, prefix: str, xla: bool) -> Sequence[Value | None]:
         refused: list[Value | None] = [None] * len(op.outputs)
-        is_call = op.type in _CALLS
         lowering = pattern.lower if pattern else TABLE.get(op.type)
         try:
-            if is_call:
+            if op.type in _CALLS:
                 return self._call(op, "f", operands, prefix, xla)
             if op.type in _BRANCHES and isinstance(operands[0], Known):
                 return self._call(op, "then_branch" if operands[0].array else "else_branch", operands[1:], prefix, xla)
@@ -168,15 +162,17 @@ class _Walker:
                 return [Known(self._tf.make_ndarray(op.get_attr("value")), prefix + op.name)]
             if op.type == "ReadVariableOp":
                 return [_read(operands[0])]
-            if (folded := self._fold(op, operands, lowering is not None)) is not None:
+            if pattern is None and (folded := self._fold(op, operands, lowering is not None)) is not None:
                 return [Known(array, prefix + op.name) for array in folded]
             if lowering is None:
                 raise RefusalError(_reason(op.type))
             if any(value is None for value in operands):
                 return refused
             context = Context(self._builder, self._constants, op, prefix + op.name, self._source_lines.of(op), xla)
-            result = lowering(context, *operands, **(pattern.attrs if pattern else {}))
-            return [result] if isinstance(result, str | Known) else list(result)
+            if pattern is not None:
+                return [lowering(context, **dict(zip(pattern.operands, operands, strict=True)), **pattern.attrs)]
+            result = lowering(context, *operands)
+            return [result] if isinstance(result, str | Known | Variable) else list(result)
         except RefusalError as refusal:
             self._refuse(op, prefix, str(refusal))
         except TypeInferenceError as error:

@@ -29,9 +29,9 @@ def export(
 
     Args:
         model: a module in evaluation mode and on the CPU, or a function of tensors.
-        example_inputs: tensors or NumPy arrays (also within lists, tuples and dicts, and other values that become part of the graph), in the
-            order of the model's arguments or by their names. They fix shapes and dtypes, and the golden file holds them and what the model
-            makes of them; a float input whose elements are all equal would hide errors and is replaced by N(0, 1) numbers there.
+        example_inputs: tensors or NumPy arrays, also within lists, tuples and dicts, and other values that become part of the graph; in
+            the order of the model's arguments or by their names. They fix shapes and dtypes, and the golden file holds them and what the
+            model makes of them; a float input whose elements are all equal would hide errors and is replaced by N(0, 1) numbers there.
         path_prefix: where to write, without suffix.
         name: name of the graph; the last part of ``path_prefix`` if None.
         input_names: interface names of the inputs; the names of the model's arguments if None.

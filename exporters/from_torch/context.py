@@ -13,12 +13,15 @@ from exporters.lowering import LoweringTable
 from rml_exec.loading import GraphBuilder
 from rml_exec.types import DType, TensorType
 
-__all__ = ["ATEN", "Context", "Known", "RefusedError", "Scalar", "to_dtype"]
+__all__ = ["ATEN", "Context", "Known", "RefusedError", "Scalar", "identity_of", "to_dtype"]
 
 ATEN = LoweringTable()
-"""``aten.PACKET`` or ``aten.PACKET.OVERLOAD`` -> lowering. It is called as ``lowering(ctx, *arguments)`` with all arguments of the operator's schema
-in order, defaults filled in, those without meaning here (layout, device, pin_memory, memory_format) left out. A tensor is the name of its value.
-It returns the name of the result; a tuple with None for what is not computed if the operator has several."""
+"""``aten.PACKET`` or ``aten.PACKET.OVERLOAD`` -> lowering.
+
+It is called as ``lowering(ctx, *arguments)`` with all arguments of the operator's schema in order, defaults filled in, those without
+meaning here (layout, device, pin_memory, memory_format, non_blocking) left out. A tensor is the name of its value. It returns the name of
+the result, or a tuple if the operator has several, with None for one that is not computed.
+"""
 
 Scalar = int | float | bool
 
@@ -51,11 +54,24 @@ def to_dtype(dtype: torch.dtype) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A tensor known at export: a weight, or what was computed from literals and buffers alone."""
+    """A tensor known at export.
+
+    Attributes:
+        name: what to call its value.
+        tensor: its elements.
+        key: its name in the weights file, for a parameter or buffer.
+        foldable: true unless it is a parameter: what depends on foldable tensors alone is computed at export.
+    """
 
     name: str
     tensor: torch.Tensor
-    parameter: bool
+    key: str | None = None
+    foldable: bool = True
+
+
+def identity_of(tensor: torch.Tensor) -> tuple[object, ...] | None:
+    """Returns what tells whether two tensors are the same numbers in the same memory; None for an empty one, which has no memory."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else None
 
 
 class Context:
@@ -90,6 +106,8 @@ class Context:
     def result(self) -> TensorType:
         """Returns the type that torch gives the operator's one result."""
         value = self.node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            raise RefusedError("")
         if not all(isinstance(dim, int) for dim in value.shape):
             raise RefusedError("the shape of its result depends on data")
         return TensorType(to_dtype(value.dtype), tuple(value.shape))
@@ -100,7 +118,7 @@ class Context:
         return to_dtype(torch.result_type(first, second))
 
     def cast(self, value: str, dtype: DType) -> str:
-        """Returns the value in another element type: itself where it has that type. Floats go to integers as on the x86 machines torch runs on."""
+        """Returns the value in another element type: itself where it has that type. Floats become integers as on x86, where torch ran."""
         return value if self.type(value).dtype is dtype else self.step("cast", [value], to=dtype.value, f2i="wrap_x86")
 
     def scalar(self, value: Scalar, dtype: DType) -> str:
@@ -126,18 +144,18 @@ class Context:
     def constant(self, known: Known) -> str:
         """Returns the value of a known tensor. Tied weights are one constant; what an ``expand`` made big is stored small and broadcast."""
         tensor = known.tensor
-        identity: object = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else known.name
+        identity = identity_of(tensor) or known.name
         if identity in self._constants:
             return self._constants[identity]
         to_dtype(tensor.dtype)
         stored = tensor.detach()
-        if not known.parameter:
+        if known.key is None:
             for dim, stride in enumerate(tensor.stride()):
                 stored = stored.narrow(dim, 0, 1) if stride == 0 and stored.shape[dim] > 1 else stored
             if stored.numel() > 1 and bool((stored == stored.flatten()[0]).all()):
                 stored = stored.flatten()[0].reshape([1] * stored.dim())
         array = stored.contiguous().numpy()
-        value = self.builder.constant(array, known.name, key=known.name if known.parameter else None)
+        value = self.builder.constant(array, known.name, key=known.key)
         if array.shape != tuple(tensor.shape):
             value = self.builder.add("broadcast", [value], name=f"{known.name}.broadcast", shape=tuple(tensor.shape))
         self._constants[identity] = value

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import exporters
 from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
 from exporters.from_torch import elementwise, networks, reductions, shapes
-from exporters.from_torch.context import ATEN, Context, Known, RefusedError, to_dtype
+from exporters.from_torch.context import ATEN, Context, Known, RefusedError, identity_of, to_dtype
 from exporters.from_torch.program import Traced
 from exporters.lowering import name_outputs
 from rml_exec.errors import RmlError
@@ -86,6 +86,8 @@ class _Importer:
 
     def _bind_placeholders(self, traced: Traced) -> None:
         names = iter(traced.inputs)
+        weights = [*traced.module.named_parameters(), *traced.module.named_buffers()]
+        tied = {identity_of(tensor): name for name, tensor in reversed(weights)}  # all of them go by the name of the first
         placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         for spec in self.program.graph_signature.input_specs:
             node = placeholders[spec.arg.name]
@@ -97,7 +99,9 @@ class _Importer:
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 target = str(spec.target)
                 tensor = self.program.state_dict[target] if target in self.program.state_dict else self.program.constants[target]
-                self.values[node] = Known(target, tensor, spec.kind is InputKind.PARAMETER)
+                name = tied.get(identity_of(tensor), target) if tensor.numel() else target
+                key = None if spec.kind is InputKind.CONSTANT_TENSOR else name
+                self.values[node] = Known(name, tensor, key, foldable=spec.kind is not InputKind.PARAMETER)
             else:
                 self._refuse(node, spec.kind.name, "only tensors can be constants")
 
@@ -118,6 +122,11 @@ class _Importer:
             return
         if _DROPPED.match(str(node.target)):
             return
+        if isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat) and "_local_scalar_dense" not in str(
+            node.target
+        ):
+            self.values[node] = None  # a size that depends on data, or a check of one: whatever needs it is refused
+            return
         self.ctx.node = node
         self.ctx.source = {"op": str(node.target), "where": _where(node)}
         try:
@@ -128,17 +137,20 @@ class _Importer:
             self.values[node] = tuple(map(self._stand_in, val)) if isinstance(val, tuple | list) else self._stand_in(val)
 
     def _value_of(self, node: torch.fx.Node) -> Any:
-        """Returns a node's value: folded where everything it reads is known and no weight is among it, lowered else."""
+        """Returns a node's value: folded where all it reads is known and no parameter is among it, lowered else."""
         if not isinstance(node.target, torch._ops.OpOverload):
             raise RefusedError("only tensor operators are supported")
         packet = str(node.target.overloadpacket)
         if reason := _REFUSED.get(packet.removeprefix("aten.")):
             raise RefusedError(reason)
         operands = [self.values[operand] for operand in node.all_input_nodes]
-        if all(not isinstance(operand, str) and not (isinstance(operand, Known) and operand.parameter) for operand in operands):
+        if any(operand is None for operand in operands):
+            raise RefusedError(_DATA_DEPENDENT)
+        if not any(isinstance(operand, str) or (isinstance(operand, Known) and not operand.foldable) for operand in operands):
             return self._fold(node)
         lowering = ATEN.get(str(node.target)) or ATEN.get(packet)
         if lowering is None:
+            self.ctx.result()  # a dtype or shape that no graph has is the better reason
             raise RefusedError("")
         return lowering(self.ctx, *self._arguments(node))
 
@@ -150,9 +162,9 @@ class _Importer:
         with torch.no_grad():
             result = node.target(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))
         if isinstance(result, torch.Tensor):
-            return Known(node.name, result, False)
+            return Known(node.name, result)
         if isinstance(result, tuple | list):
-            return tuple(Known(f"{node.name}.{index}", item, False) for index, item in enumerate(result))
+            return tuple(Known(f"{node.name}.{index}", item) for index, item in enumerate(result))
         return result
 
     def _arguments(self, node: torch.fx.Node) -> list[Any]:
@@ -175,7 +187,7 @@ class _Importer:
     def _stand_in(self, value: Any) -> Any:
         """Returns a value for a refused result, so that the nodes behind it can be tried too; the graph is not built then."""
         if not isinstance(value, torch.Tensor):
-            return value
+            return None
         try:
             dtype = to_dtype(value.dtype)
         except RefusedError:
@@ -219,7 +231,7 @@ def _without_dead_code(graph: Graph) -> Graph:
 
 
 def _where(node: torch.fx.Node) -> str:
-    """Returns ``file.py:line`` of the model's code that made a node: the innermost frame outside torch, or within it where there is no other."""
+    """Returns ``file.py:line`` of the code that made a node: the innermost frame outside torch, or within it where there is no other."""
     frames = re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")
     frames = [frame for frame in frames if PurePath(frame[0]).parent != PurePath(__file__).parent]
     outside = [frame for frame in frames if "torch" not in PurePath(frame[0]).parts]

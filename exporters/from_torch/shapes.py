@@ -220,6 +220,7 @@ def _index(ctx: Context, x: str, indices: Sequence[str | None]) -> str:
     A merged index is right only where every single one is in range, which is checked here: they must be known at export. The indexed axes
     come first in the result if they are not adjacent, as in NumPy.
     """
+    ctx.result()  # refuses a mask that depends on data with a better reason
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     given = [index for index in indices if index is not None]
     if any(ctx.type(index).dtype is DType.BOOL for index in given):
@@ -248,7 +249,7 @@ def _index(ctx: Context, x: str, indices: Sequence[str | None]) -> str:
 def _upsample_nearest(spatial: int) -> None:
     @ATEN.lowers(f"aten.upsample_nearest{spatial}d.vec")
     def lower(ctx: Context, x: str, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None) -> str:
-        """Element floor(i * size / output size) along each axis; a scale factor that is given is used as it is, in float32 as torch does."""
+        """Takes element floor(i * size / output size) along each axis; a given scale factor counts as it is, in float32 as in torch."""
         shape, result = ctx.type(x).shape, ctx.result().shape
         for number, axis in enumerate(range(len(shape) - spatial, len(shape))):
             scale = np.float32(1 / scale_factors[number] if scale_factors else shape[axis] / result[axis])

@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 
 def _randomised(module: torch.nn.Module) -> torch.nn.Module:
-    """Draws all of a module's numbers anew, so that activations keep an rms near 1 and no bias or statistic is 0 or 1; returns it in evaluation mode."""
+    """Draws a module's numbers anew: activations keep an rms near 1, no bias or statistic is 0 or 1. Returns it in evaluation mode."""
     import torch
 
     with torch.no_grad():

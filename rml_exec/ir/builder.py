@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,38 +14,42 @@ from rml_exec.ir.names import Names
 from rml_exec.ir.verify import verify_graph
 from rml_exec.types import DType, TensorType
 
-__all__ = ["INLINE_ELEMENTS", "GraphBuilder", "Infer"]
+__all__ = ["INLINE_ELEMENTS", "BodyBuilder", "FunctionBuilder", "GraphBuilder", "Infer"]
 
 INLINE_ELEMENTS = 16
 """A constant of at most so many elements may stand inline in the JSON."""
 
-Infer = Callable[[str, str, Sequence[TensorType | None], Mapping[str, Any]], tuple[TensorType, ...]]
-"""``infer(op, where, operand types, attributes)`` -> output types. It is injected because the records here know nothing of ops."""
+Infer = Callable[[str, str, Sequence[TensorType | None], Mapping[str, Any], Mapping[str, Function]], tuple[TensorType, ...]]
+"""``infer(op, where, operand types, attributes, functions)`` -> output types. It is injected because the records here know nothing of ops."""
 
 
-class GraphBuilder:
-    """Makes a :class:`Graph`. Values are strings: every method that defines one returns its name, which may differ from the name asked for.
+@dataclass(slots=True)
+class _Functions:
+    """The functions of a graph under construction: all its builders, nested ones too, share them."""
 
-    ``rml_exec.GraphBuilder`` is this class with the inference of :mod:`rml_exec.ops` bound.
+    names: Names = field(default_factory=Names)
+    built: dict[str, Function] = field(default_factory=dict)
+
+
+class BodyBuilder:
+    """What building a graph and building a function have in common.
+
+    Values are strings: every method that defines one returns its name, which may differ from the name asked for.
     """
 
-    def __init__(
-        self, name: str, *, infer: Infer, producer: Mapping[str, Any] | None = None, metadata: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, infer: Infer, functions: _Functions) -> None:
         self._name = name
         self._infer = infer
-        self._producer = dict(producer or {})
-        self._metadata = dict(metadata or {})
+        self._functions = functions
         self._value_names, self._node_names = Names(), Names()
         self._types: dict[str, TensorType] = {}
         self._inputs: list[Value] = []
         self._outputs: list[Output] = []
         self._constants: list[Constant] = []
         self._nodes: list[Node] = []
-        self._functions: dict[str, Function] = {}
 
     def input(self, name: str, dtype: str | DType, shape: Sequence[int]) -> str:
-        """Adds a graph input and returns its value name, which is its interface name too."""
+        """Adds an input and returns its value name, which is its interface name too."""
         value = Value(self._value_names.take(name), TensorType(DType(dtype), tuple(int(dim) for dim in shape)))
         self._inputs.append(value)
         self._types[value.name] = value.type
@@ -85,7 +90,7 @@ class GraphBuilder:
             source: ``op`` and ``where`` of the framework's operator.
             metadata: string -> string.
             outputs: names wished for the output values; the node's name when not given.
-            **attrs: every attribute of the op. Lists may stand for tuples, NumPy scalars for Python numbers, a DType for its name.
+            **attrs: every attribute of the op. Lists may stand for tuples, NumPy scalars for Python numbers, a DType or a Function for its name.
 
         Raises:
             VerifyError: an operand that is not defined.
@@ -97,7 +102,7 @@ class GraphBuilder:
             if operand is not None and operand not in self._types:
                 raise VerifyError.of(where, f"reads value '{operand}', which is not defined")
         plain = {attr: _plain(value) for attr, value in attrs.items()}
-        types = self._infer(op, where, [None if operand is None else self._types[operand] for operand in inputs], plain)
+        types = self._infer(op, where, [None if operand is None else self._types[operand] for operand in inputs], plain, self._functions.built)
         wished = outputs or ([node_name] if len(types) == 1 else [f"{node_name}.{index}" for index in range(len(types))])
         if len(wished) != len(types):
             raise VerifyError.of(where, f"has {len(types)} outputs", f"{len(wished)} names for them")
@@ -110,16 +115,43 @@ class GraphBuilder:
         """Makes ``value`` a result under the interface name ``name``."""
         self._outputs.append(Output(name, value))
 
-    def function(self, function: Function) -> str:
-        """Adds a function for ``call``, ``cond``, ``while`` or ``scan`` and returns its name."""
-        if function.name in self._functions:
-            raise VerifyError.of(f"graph '{self._name}'", f"function '{function.name}' is defined twice")
-        self._functions[function.name] = function
-        return function.name
+    def function(self, name: str) -> FunctionBuilder:
+        """Returns the builder of a function for ``call``, ``cond``, ``while`` or ``scan``; nodes may name the function once it is built.
+
+        A function belongs to the whole graph, wherever it is begun: its name is made unique, and every body built later may call it.
+        """
+        return FunctionBuilder(self._functions.names.take(name), self._infer, self._functions)
 
     def type(self, value: str) -> TensorType:
         """Returns the type of a value; raises KeyError for a name that no method returned."""
         return self._types[value]
+
+
+class FunctionBuilder(BodyBuilder):
+    """Makes a :class:`Function` of a graph under construction; :meth:`BodyBuilder.function` returns one."""
+
+    def build(self) -> Function:
+        """Adds the function to the graph and returns it: ``b.add("call", [x], function=step.build())``. It is verified with the graph.
+
+        Raises:
+            VerifyError: it was built before.
+        """
+        if self._name in self._functions.built:
+            raise VerifyError.of(f"function '{self._name}'", "is built already")
+        function = Function(self._name, tuple(self._inputs), tuple(self._outputs), tuple(self._constants), tuple(self._nodes))
+        self._functions.built[self._name] = function
+        return function
+
+
+class GraphBuilder(BodyBuilder):
+    """Makes a :class:`Graph`. ``rml_exec.GraphBuilder`` is this class with the inference of :mod:`rml_exec.ops` bound."""
+
+    def __init__(
+        self, name: str, *, infer: Infer, producer: Mapping[str, Any] | None = None, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(name, infer, _Functions())
+        self._producer = dict(producer or {})
+        self._metadata = dict(metadata or {})
 
     def build(self) -> Graph:
         """Returns the verified graph; raises VerifyError listing all that is wrong with it."""
@@ -130,15 +162,11 @@ class GraphBuilder:
             constants=tuple(self._constants),
             nodes=tuple(self._nodes),
             producer=self._producer,
-            functions=self._functions,
+            functions=dict(self._functions.built),
             metadata=self._metadata,
         )
         verify_graph(graph)
         return graph
-
-    def build_function(self) -> Function:
-        """Returns what was built as a function, to be added to another builder; it is verified with the graph that holds it."""
-        return Function(self._name, tuple(self._inputs), tuple(self._outputs), tuple(self._constants), tuple(self._nodes))
 
 
 def _constant(name: str, array: np.ndarray, key: str | None, dtype: DType | None) -> Constant:
@@ -160,4 +188,6 @@ def _plain(value: Any) -> Any:
         return tuple(_plain(item) for item in value)
     if isinstance(value, DType):
         return value.value
+    if isinstance(value, Function):
+        return value.name
     return value.item() if isinstance(value, np.generic) else value

@@ -79,6 +79,8 @@ def verify_graph(graph: Graph, where: str | None = None, calls: Calls | None = N
     for name, function in graph.functions.items():
         if name != function.name:
             problems.add(f"function '{name}'", "must be listed under its own name", function.name)
+        if not is_legal_name(name):
+            problems.add(f"function '{name}'", "the name of a function must not be empty or hold ':' ';' or control characters")
         _verify_body(function, f"function '{name}'", graph, problems)
     if calls is not None:
         _verify_calls(graph, calls, problems)

@@ -8,16 +8,17 @@ not here: that is known to its exporter alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rml_exec.errors import KernelError, TypeInferenceError
+from rml_exec.ir.graph import Body, Function
 from rml_exec.types import DType, TensorType
 
-__all__ = ["Attr", "Case", "Limit", "OpDef", "Rule", "Tolerance", "all_ops", "case", "count", "define", "get_op"]
+__all__ = ["Attr", "Callee", "Case", "Limit", "OpDef", "Rule", "Signature", "Tolerance", "all_ops", "case", "count", "define", "get_op"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,41 @@ class Attr:
 
     ``kind`` is one of: "int", "float", "bool", "str", "ints" (tuple of int), "pads" (tuple of (lo, hi) int pairs), "dtype" (a DType name),
     "strs" (tuple of str),
-    "function" (name of a function of the graph), "body" (nodes of a fused group, never in files). ``optional`` allows None, ``choices``
-    limits a "str".
+    "function" (name of a function of the graph), "functions" (tuple of them), "body" (nodes of a fused group, never in files). ``optional``
+    allows None, ``choices`` limits a "str".
     """
 
     kind: str
     choices: tuple[str, ...] = ()
     optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The types that a function takes and gives: what ``infer`` gets for an attribute that names a function."""
+
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+
+    @classmethod
+    def of(cls, body: Body) -> Signature:
+        """Returns the signature of a function."""
+        types = body.types()
+        return cls(tuple(value.type for value in body.inputs), tuple(types[output.value] for output in body.outputs))
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
+
+
+class Callee(Protocol):
+    """A function that can be run: what ``reference`` gets for an attribute that names one."""
+
+    @property
+    def signature(self) -> Signature:
+        """The types of its arrays, floats in the precision of this run."""
+
+    def __call__(self, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Returns its results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +88,19 @@ class Case:
     """One generated test case: operand shapes (or arrays, for indices and masks) and attributes.
 
     ``inputs`` holds, per operand, a TensorType (the test fills it from ``domain`` of the op), an array taken as it is, or None.
+    ``functions`` are those that the attributes name.
     """
 
     id: str
     inputs: tuple[TensorType | np.ndarray | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    functions: Mapping[str, Function] = field(default_factory=dict)
 
 
-def case(id: str, *inputs: tuple[int, ...] | TensorType | np.ndarray | None, **attrs: Any) -> Case:
+def case(id: str, *inputs: tuple[int, ...] | TensorType | np.ndarray | None, functions: Sequence[Function] = (), **attrs: Any) -> Case:
     """Returns a :class:`Case`; a bare shape means f32 of that shape."""
     typed = tuple(TensorType(DType.F32, operand) if isinstance(operand, tuple) else operand for operand in inputs)
-    return Case(id, typed, attrs)
+    return Case(id, typed, attrs, {function.name: function for function in functions})
 
 
 Types = Sequence[TensorType | None]
@@ -117,16 +148,38 @@ class OpDef:
             return f"{self.inputs[-1][:-1]}[{index - len(self.inputs) + 1}]"
         return self.inputs[index].rstrip("?") if index < len(self.inputs) else f"operand {index}"
 
-    def infer_types(self, where: str, types: Types, attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
+    def calls(self, attrs: Mapping[str, Any]) -> Iterator[str]:
+        """Yields the names of the functions that a node with these attributes calls."""
+        for name, attr in self.attrs.items():
+            if attr.kind == "function":
+                yield attrs[name]
+            elif attr.kind == "functions":
+                yield from attrs[name]
+
+    def _bound(self, attrs: Mapping[str, Any], functions: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the attributes with what ``functions`` holds in place of the names of functions."""
+        bound = dict(attrs)
+        for name, attr in self.attrs.items():
+            if attr.kind == "function":
+                bound[name] = functions[attrs[name]]
+            elif attr.kind == "functions":
+                bound[name] = tuple(functions[function] for function in attrs[name])
+        return bound
+
+    def infer_types(
+        self, where: str, types: Types, attrs: Mapping[str, Any], functions: Mapping[str, Function] | None = None
+    ) -> tuple[TensorType, ...]:
         """Returns the output types.
 
         Args:
             where: what to name in an error, such as ``conv2d 'layer1.0.conv1'``.
             types: operand types, None for an absent operand.
             attrs: attributes as plain Python values.
+            functions: the functions of the graph, for an op that calls some.
 
         Raises:
-            TypeInferenceError: a wrong number of operands, a missing, unknown or ill-typed attribute, or types the op does not allow.
+            TypeInferenceError: a wrong number of operands, a missing, unknown or ill-typed attribute, a function that does not exist, or types the
+                op does not allow.
         """
         shown = {self.operand_name(i): t for i, t in enumerate(types) if t is not None}
         if len(types) < self.min_inputs or (len(types) > len(self.inputs) and not self.variadic):
@@ -138,8 +191,12 @@ class OpDef:
                 if operand is not None and operand.dtype is limit.dtype:
                     raise TypeInferenceError.of(where, f"{limit.dtype} is not supported: {limit.reason}", None, shown)
         self.check_attrs(where, attrs)
+        called = dict.fromkeys(self.calls(attrs))
+        if missing := [name for name in called if name not in (functions or {})]:
+            raise TypeInferenceError.of(where, f"calls function {', '.join(map(repr, missing))}, which does not exist", None, shown)
+        signatures = {name: Signature.of(functions[name]) for name in called} if functions else {}
         try:
-            inferred = self.infer(*types, **attrs)
+            inferred = self.infer(*types, **self._bound(attrs, signatures))
         except Rule as broken:
             raise TypeInferenceError.of(where, broken.rule, broken.got, shown, broken.hint) from None
         return inferred if isinstance(inferred, tuple) else (inferred,)
@@ -157,7 +214,11 @@ class OpDef:
                 raise TypeInferenceError.of(where, f"attribute '{name}' must be {wanted}", repr(attrs[name]))
 
     def run_reference(
-        self, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any], where: str | None = None
+        self,
+        inputs: Sequence[np.ndarray | None],
+        attrs: Mapping[str, Any],
+        where: str | None = None,
+        functions: Mapping[str, Callee] | None = None,
     ) -> tuple[np.ndarray, ...]:
         """Returns the op's results on NumPy arrays of one precision: the definition of the op. Results may be views of the inputs.
 
@@ -165,13 +226,14 @@ class OpDef:
             inputs: operand arrays of the inferred types, None for an absent operand.
             attrs: attributes as plain Python values.
             where: what to name in an error; the op's name when not given.
+            functions: the functions that the attributes name, ready to be called.
 
         Raises:
             KernelError: operand values that the op refuses, such as an index out of range under ``oob="error"``.
         """
         try:
             with np.errstate(all="ignore"):
-                result = self.reference(*inputs, **attrs)
+                result = self.reference(*inputs, **self._bound(attrs, functions or {}))
         except Rule as broken:
             raise KernelError.of(where or self.name, broken.rule, broken.got, None, broken.hint) from None
         return result if isinstance(result, tuple) else (np.asarray(result),)
@@ -206,7 +268,7 @@ def _fits(attr: Attr, value: object) -> bool:
             return isinstance(value, str) and (not attr.choices or value in attr.choices)
         case "ints":
             return isinstance(value, tuple) and all(map(_is_int, value))
-        case "strs":
+        case "strs" | "functions":
             return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
         case "pads":
             return isinstance(value, tuple) and all(isinstance(p, tuple) and len(p) == 2 and all(map(_is_int, p)) for p in value)
@@ -230,10 +292,11 @@ def define(**fields: Any) -> OpDef:
         inputs: operand names; ``bias?`` is optional, ``xs*`` repeats.
         attrs: attribute name -> :class:`Attr`.
         outputs: result names.
-        infer: ``infer(*operand_types, **attrs)`` -> output TensorType or tuple of them; raises :class:`Rule` with the reason.
+        infer: ``infer(*operand_types, **attrs)`` -> output TensorType or tuple of them; raises :class:`Rule` with the reason. An attribute that
+            names a function arrives as its :class:`Signature`.
         reference: ``reference(*operands, **attrs)`` on NumPy arrays -> array or tuple. Works in any float precision: run in float64 it is
             the oracle. It computes in the precision of its operands, writes to none of them, and returns arrays of exactly the inferred
-            dtypes and shapes; values that the op refuses raise :class:`Rule`.
+            dtypes and shapes; values that the op refuses raise :class:`Rule`. A function arrives as a :class:`Callee`.
         elementwise: every output element depends on the broadcast operand elements at its own position only.
         view: output 0 is operand 0 seen through another shape and strides; the reference returns a NumPy view wherever NumPy can.
         inplace: (output, operand) pairs: the output may overwrite the operand's buffer when their sizes agree.

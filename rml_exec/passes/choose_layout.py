@@ -17,9 +17,12 @@ from rml_exec.ops import get_op
 from rml_exec.passes.base import Pass
 from rml_exec.types import TensorType
 
-__all__ = ["CHOOSE_LAYOUT"]
+__all__ = ["CHOOSE_LAYOUT", "LAYOUT_OF", "TO_NCHW", "TO_NHWC"]
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+LAYOUT_OF = "rml.layout_of"
+"""Metadata key of a node whose result is the NHWC form of the value named."""
+
 _IMAGE_OPS = ("conv2d", "max_pool", "avg_pool")
 _LAST_OF = {0: 0, 1: 3, 2: 1, 3: 2}  # axis of NCHW -> the same axis of NHWC
 
@@ -93,13 +96,12 @@ class _Rewriter:
         return self._added[name].name
 
     def _twin_node(self, node: Node, inputs: tuple[str | None, ...], attrs: Mapping[str, Any]) -> Node:
-        """Returns the node with these operands, its results being the NHWC twins of what it made."""
-        outputs = []
-        for value in node.outputs:
-            name = self._fresh(f"{value.name}.nhwc")
-            self._twins[value.name] = name
-            outputs.append(Value(name, _permuted(value.type, TO_NHWC)))
-        return replace(node, inputs=inputs, outputs=tuple(outputs), attrs=attrs)
+        """Returns the node with these operands, its result being the NHWC twin of what it made."""
+        (value,) = node.outputs
+        name = self._fresh(f"{value.name}.nhwc")
+        self._twins[value.name] = name
+        metadata = {**node.metadata, LAYOUT_OF: value.name}
+        return replace(node, inputs=inputs, outputs=(Value(name, _permuted(value.type, TO_NHWC)),), attrs=attrs, metadata=metadata)
 
     def _twin(self, name: str) -> str:
         """Returns the NHWC form of a value, made by a transpose if no node made it."""

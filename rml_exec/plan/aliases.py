@@ -1,7 +1,7 @@
 """Which values are only another look at the storage of a value: the stride rules of the view ops, one table.
 
-A view never moves data. The value that owns the storage is its *root*; an element of the view lies ``offset + sum(index * stride)`` elements
-behind the root's first. Chains of views resolve to one root, so a reader of any of them needs only the root's address and these numbers.
+A view never moves data. The value that owns the storage is its *root*; an element of the view lies ``offset + sum(index * stride)``
+elements behind the root's first. Chains of views resolve to one root: a reader of any of them needs the root's address and these numbers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ def contiguous_strides(shape: Shape) -> tuple[int, ...]:
 
 def reads_contiguous(view: View, shape: Shape) -> bool:
     """True if the elements of a value of this shape lie in C order without gaps (from whatever offset)."""
-    return 0 in shape or all(dim == 1 or step == dense for dim, step, dense in zip(shape, view.strides, contiguous_strides(shape), strict=True))
+    axes = zip(shape, view.strides, contiguous_strides(shape), strict=True)
+    return 0 in shape or all(dim == 1 or step == dense for dim, step, dense in axes)
 
 
 def resolve_views(body: Body, types: Mapping[str, TensorType]) -> dict[str, View]:
     """Returns the view of every value of a body.
 
-    A value that is no view, and a reshape that its operand's strides cannot express, is its own root, contiguous from offset 0. So is a view
-    of a value that ``types`` lacks, as happens in a range of nodes taken out of its graph: that costs a copy, it is never wrong.
+    A value that is no view, and a reshape that its operand's strides cannot express, is its own root, contiguous from offset 0. So is a
+    view of a value that ``types`` lacks, as happens in a range of nodes taken out of its graph: that costs a copy, it is never wrong.
 
     Args:
         body: verified; only its nodes are looked at.
@@ -68,7 +69,7 @@ def resolve_views(body: Body, types: Mapping[str, TensorType]) -> dict[str, View
 
 
 def _reshape(view: View, old: Shape, new: Shape, attrs: Mapping[str, Any]) -> View | None:
-    """NumPy's rule: merge the operand's axes into the longest runs that step evenly, then cut the runs into the new axes; None if one crosses a run."""
+    """NumPy's rule: merges the axes into the longest runs that step evenly and cuts the runs into the new axes; None where one fits in no run."""
     runs: list[tuple[int, int]] = []  # (elements, stride of the innermost axis)
     for dim, step in zip(old, view.strides, strict=True):
         if dim == 1:

@@ -63,11 +63,12 @@ class RunContext:
 class ExecutionPlan:
     """What a run does, in order: locks, allocations, node runs, releases.
 
-    ``ExecutionPlan(graph)``, ``ExecutionPlan(function)``, ``ExecutionPlan(nodes, keep)`` for nodes that belong to neither, ``ExecutionPlan()``.
+    ``ExecutionPlan(graph)``, ``ExecutionPlan(function)``, ``ExecutionPlan(nodes, keep)`` for nodes that belong to neither,
+    ``ExecutionPlan()``.
 
-    With lock annotations (``rml.not_used_after`` on any node) the annotations must be complete. Without, whatever is missing is derived from
-    who reads what. An annotated release or unlock is carried out where it stands, or after the last use where it stands too early. In-place
-    reuse comes from annotations only, and a reuse that would overwrite something still needed is refused in every case.
+    With lock annotations (``rml.not_used_after`` on any node) the annotations must be complete. Without, whatever is missing is derived
+    from who reads what. An annotated release or unlock is carried out where it stands, or after the last use where it stands too early.
+    In-place reuse comes from annotations only, and a reuse that would overwrite something still needed is refused in every case.
 
     Subclasses may override :meth:`build_actions`.
 
@@ -78,7 +79,7 @@ class ExecutionPlan:
     def __init__(self, source: Body | Sequence[Node] = (), keep: Iterable[str] | None = None) -> None:
         if isinstance(source, Body):
             if keep is not None:
-                raise PlanError.of(source.name, "a graph or function says itself what is kept; give `keep` with a list of nodes only", sorted(keep))
+                raise PlanError.of(source.name, "a graph or function says itself what is kept; `keep` is for lists of nodes", sorted(keep))
             body, self._keep = source, keep_names(source)
         else:
             body, self._keep = Body("nodes", (), (), (), tuple(source)), frozenset(keep or ())
@@ -124,7 +125,7 @@ class ExecutionPlan:
         return self.memory.lower_bound_bytes
 
     def release_after(self, node: Node, context: RunContext) -> None:
-        """Removes from a context the values whose last use is this node; no effect for a node that is not one of :attr:`nodes` (by identity)."""
+        """Removes from a context what dies after a node; no effect for a node that is not one of :attr:`nodes` (by identity)."""
         for name in self._released.get(self._index.get(id(node), -1), ()):
             context.remove(name)
 
@@ -185,7 +186,8 @@ class ExecutionPlan:
                 if dies is None:
                     continue
                 if enforced and value.name not in annotated:
-                    raise PlanError.of(self._where(index), f"value '{value.name}' is never released", None, None, f"its last use is {self._where(dies)}")
+                    hint = f"its last use is {self._where(dies)}"
+                    raise PlanError.of(self._where(index), f"value '{value.name}' is never released", hint=hint)
                 found.setdefault(max(dies, annotated.get(value.name, dies)), []).append(value.name)
         return found
 
@@ -212,7 +214,7 @@ class ExecutionPlan:
             result, _, rest = item.partition(":")
             operand, _, fit = rest.partition(":")
             if result not in outputs or operand not in node.inputs or fit not in ("equal", "greater") or result in found:
-                raise PlanError.of(self._where(index), f"{INPLACE_REUSE} must list 'output:operand:equal' or 'output:operand:greater'", repr(item))
+                raise PlanError.of(self._where(index), f"{INPLACE_REUSE} must list 'output:operand:equal' or '...:greater'", repr(item))
             output = outputs.index(result)
             reasons = [storage.refusal(index, output, place) for place, name in enumerate(node.inputs) if name == operand]
             if all(reasons):

@@ -1,8 +1,9 @@
 """How long each value's storage is needed, and the pass that writes it on the nodes for the execution plan to read.
 
-Storage lives from the node that makes a value to the last reader of the value *or of any view of it*; a result of the graph, and whatever a
-result looks into, lives to the end. An output may take over the storage of an operand that dies at the same node; :meth:`Storage.refusal` is
-the one place that says when it may not, for this pass, which chooses, and for the plan, which checks what a file claims.
+Storage lives from the node that makes a value to the last reader of the value *or of any view of it*; a result of the graph, and whatever
+a result looks into, lives to the end. An output may take over the storage of an operand that dies at the same node;
+:meth:`Storage.refusal` is the one place that says when it may not, for this pass, which chooses, and for the plan, which checks what a
+file claims.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 
 def keep_names(body: Body) -> frozenset[str]:
-    """Returns the values that a run must never release: inputs and results, and a graph's constants (a function's belong to the function)."""
+    """Returns the values that a run must never release: inputs and results, and a graph's constants (a function keeps its own)."""
     names = {value.name for value in body.inputs} | body.output_values()
     if not isinstance(body, Function):
         names.update(constant.name for constant in body.constants)
@@ -50,8 +51,8 @@ class Storage:
 
     Attributes:
         views: value -> where its elements lie (:func:`resolve_views`).
-        last: value -> index of the last node that needs it: reads it or, if it owns storage, reads any view of it; the node that makes it, if
-            none does. A value from outside that nothing reads is absent.
+        last: value -> index of the last node that needs it: reads it or, if it owns storage, reads any view of it; the node that makes it,
+            if none does. A value from outside that nothing reads is absent.
         bytes: value made here that owns storage -> bytes of the buffer it lives in, larger than the value where it took over a larger one.
         shapes: values tagged as holding a shape.
     """
@@ -132,8 +133,8 @@ class Storage:
             if name is None or self.refusal(index, *pair):
                 continue
             size = self.bytes[self.views[name].root]
-            # Taking over a larger buffer saves the result's bytes now and wastes the rest as long as the result lives: up to twice its size it
-            # pays. A result of the graph must fit the caller's array exactly.
+            # Taking over a larger buffer saves the result's bytes now and wastes the rest as long as the result lives: up to twice its size
+            # it pays. A result of the graph must fit the caller's array exactly.
             if size > (1 if result.name in self._pinned else 2) * result.type.nbytes:
                 continue
             if found is None or size < self.bytes[self.views[found].root]:
@@ -144,9 +145,9 @@ class Storage:
 def annotate(body: AnyBody, *, scratch: Callable[[Node], int] | None = None) -> AnyBody:
     """Returns the body with the lifetime annotations written on its nodes, in place of any it had.
 
-    Per node: ``rml.inplace_reuse`` ("out:in:equal|greater;...": whether the buffer behind the operand has the output's size or is larger),
-    ``rml.release_after`` and ``rml.release_after_shape_tag`` (values that die here), ``rml.not_used_after`` (inputs and constants whose last
-    use is here) and ``rml.peak_memory`` (bytes of scratch). A key that would hold nothing is left out.
+    Per node: ``rml.inplace_reuse`` ("out:in:equal|greater;...": whether the buffer behind the operand has the output's size or is
+    larger), ``rml.release_after`` and ``rml.release_after_shape_tag`` (values that die here), ``rml.not_used_after`` (inputs and constants
+    whose last use is here) and ``rml.peak_memory`` (bytes of scratch). A key that would hold nothing is left out.
 
     Args:
         body: a verified graph or function; the functions of a graph are left as they are.
@@ -173,8 +174,8 @@ def annotate(body: AnyBody, *, scratch: Callable[[Node], int] | None = None) -> 
             NOT_USED_AFTER: ";".join(unlocked.get(index, [])),
             PEAK_MEMORY: str(scratch_bytes) if scratch_bytes else "",
         }
-        metadata = {key: text for key, text in node.metadata.items() if key not in _KEYS} | {key: text for key, text in written.items() if text}
-        nodes.append(replace(node, metadata=metadata))
+        others = {key: text for key, text in node.metadata.items() if key not in _KEYS}
+        nodes.append(replace(node, metadata=others | {key: text for key, text in written.items() if text}))
     return replace(body, nodes=tuple(nodes))
 
 

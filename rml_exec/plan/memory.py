@@ -1,8 +1,8 @@
 """Where in the arena each buffer lies: computed from a plan's actions alone.
 
-Buffers that share storage (views, in-place reuse) are merged first, each group living from its first allocation to its last release. Groups are
-then placed one by one, largest first, each into the smallest gap that fits between the groups alive at the same time (Pisarchyk and Lee,
-"Efficient Memory Management for Deep Neural Net Inference", arXiv 2001.03288, greedy by size; XNNPACK's planner has the same shape).
+Buffers that share storage (views, in-place reuse) are merged first, each group living from its first allocation to its last release.
+Groups are then placed one by one, largest first, each into the smallest gap that fits between the groups alive at the same time (Pisarchyk
+and Lee, "Efficient Memory Management for Deep Neural Net Inference", arXiv 2001.03288, greedy by size; XNNPACK's planner is alike).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def plan_memory(plan: ExecutionPlan, *, alignment: int = 64, external: Collectio
     Args:
         plan: only its actions are read. Inputs and constants are never in the arena: nothing allocates them.
         alignment: of every offset, in bytes.
-        external: values that are written straight into a buffer of the caller, of exactly their size; what shares their storage follows them.
+        external: values that are written straight into a caller's buffer of exactly their size; what shares their storage follows them.
 
     Raises:
         PlanError: an external value is a view, or shares its storage with a larger value.
@@ -126,14 +126,15 @@ def _groups(actions: Sequence[Action]) -> Iterator[_Group]:
 
 def _check_external(actions: Sequence[Action], external: Collection[str], outside: Mapping[str, str]) -> None:
     """Raises PlanError where a caller's buffer cannot hold what the plan would put there."""
-    allocations = (ActionKind.ALLOCATE_BUFFER, ActionKind.CREATE_SHAPE)  # other actions may carry the name of a node, which is a value's too
+    allocations = (ActionKind.ALLOCATE_BUFFER, ActionKind.CREATE_SHAPE)  # others may carry the name of a node, which may be a value's too
     sizes = {action.name: action.bytes for action in actions if action.kind in allocations}
     for name in external:
         if name not in outside:
-            raise PlanError.of(f"value '{name}'", "only a value that a node makes and that is no view can be written straight into a caller's buffer")
+            raise PlanError.of(f"value '{name}'", "only what a node makes, and no view, can be written straight into a caller's buffer")
     for name, owner in outside.items():
         if sizes[name] > sizes[owner]:
-            raise PlanError.of(f"value '{owner}'", "must not share a caller's buffer with a larger value", f"'{name}' of {sizes[name]} bytes")
+            got = f"'{name}' of {sizes[name]} bytes"
+            raise PlanError.of(f"value '{owner}'", "must not share a caller's buffer with a larger value", got)
 
 
 def _live(sizes: np.ndarray, spans: np.ndarray, length: int) -> np.ndarray:
@@ -147,8 +148,8 @@ def _live(sizes: np.ndarray, spans: np.ndarray, length: int) -> np.ndarray:
 def _place(sizes: np.ndarray, spans: np.ndarray, bound: int) -> tuple[list[int], int]:
     """Returns an offset per group and the size of the arena.
 
-    The order decides how well greedy placing does. Two orders are tried, and each is mended: the groups that ended up on top go first in the next
-    round. That ends at the lower bound or when the budget is spent.
+    The order decides how well greedy placing does. Two orders are tried, and each is mended: the groups that ended up on top go first in
+    the next round. That ends at the lower bound or when the budget is spent.
     """
     start, end = spans[:, 0], spans[:, 1]
     count = len(sizes)
@@ -170,7 +171,7 @@ def _place(sizes: np.ndarray, spans: np.ndarray, bound: int) -> tuple[list[int],
 
 
 def _place_in_order(order: np.ndarray, sizes: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Returns offsets: groups placed one by one, each into the smallest gap that fits, the most recently freed (hence cached) one among equals."""
+    """Returns offsets: each group goes into the smallest gap that fits, among equals the most recently freed and hence cached one."""
     count = len(order)
     starts, ends = start[order], end[order]
     lows, highs = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -189,7 +190,9 @@ def _place_in_order(order: np.ndarray, sizes: np.ndarray, start: np.ndarray, end
             if len(fits):
                 tightest = fits[gaps[fits] == gaps[fits].min()]
                 bottoms = [int(below[gap - 1]) if gap else 0 for gap in tightest]
-                low = bottoms[0] if len(bottoms) == 1 else max(bottoms, key=lambda bottom: _freed(bottom, bottom + size, k, starts, ends, lows, highs))
+                if len(bottoms) > 1:
+                    bottoms.sort(key=lambda bottom: -_freed(bottom, bottom + size, k, starts, ends, lows, highs))
+                low = bottoms[0]
         lows[k], highs[k] = low, low + size
     offsets = np.zeros(count, np.int64)
     offsets[order] = lows

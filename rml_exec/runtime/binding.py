@@ -1,4 +1,4 @@
-"""A run's arrays: inputs checked and taken as they are, outputs allocated or checked."""
+"""A run's arrays: inputs checked and taken as they are, outputs allocated or checked, and the dims that input shapes stand for."""
 
 from __future__ import annotations
 
@@ -8,50 +8,86 @@ from typing import Any
 import numpy as np
 
 from rml_exec.errors import InputError
+from rml_exec.ir.graph import Graph
 from rml_exec.types import TensorType
 
-__all__ = ["bind_inputs", "bind_outputs"]
+__all__ = ["DimSolver", "Signature", "bind_inputs", "bind_outputs", "input_arrays"]
 
 
-def bind_inputs(types: Mapping[str, TensorType], inputs: Mapping[str, Any] | Sequence[Any]) -> list[np.ndarray]:
+class Signature:
+    """Names and types on one side of a run, with what the check of a good call needs laid out for speed."""
+
+    def __init__(self, types: Mapping[str, TensorType]) -> None:
+        self.types = dict(types)
+        self.names = tuple(types)
+        self.expected = tuple((name, type_.dtype.numpy, type_.shape) for name, type_ in types.items())
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {type_}" for name, type_ in self.types.items()) or "none"
+
+
+def bind_inputs(signature: Signature, inputs: Mapping[str, Any] | Sequence[Any]) -> list[np.ndarray]:
     """Returns the inputs in order, as C-contiguous arrays: the caller's own memory where it already is contiguous.
 
     Raises:
         InputError: listing every input that is missing, extra, or of the wrong dtype or shape.
     """
-    if isinstance(inputs, Mapping):
-        given = inputs
-        problems = [f"'{name}' is missing" for name in types if name not in inputs]
-        problems += [f"'{name}' is not an input" for name in inputs if name not in types]
-    elif len(inputs) != len(types):
-        raise InputError.of("run", f"takes {len(types)} inputs ({', '.join(types)})", f"{len(inputs)}")
-    else:
-        given, problems = dict(zip(types, inputs, strict=True)), []
+    if len(inputs) == len(signature.names):
+        by_name = isinstance(inputs, Mapping)
+        arrays = []
+        for index, (name, dtype, shape) in enumerate(signature.expected):
+            array = inputs.get(name) if by_name else inputs[index]  # type: ignore[union-attr, call-overload]
+            if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+                break
+            arrays.append(array)
+        else:
+            return arrays
+    return _check_inputs(signature, inputs)
+
+
+def _check_inputs(signature: Signature, inputs: Mapping[str, Any] | Sequence[Any]) -> list[np.ndarray]:
+    """The careful way: converts what can be, and lists all that is wrong."""
+    given, problems = input_arrays(signature.names, inputs)
     arrays = []
-    for name, wanted in types.items():
+    for name, wanted in signature.types.items():
         if name in given:
-            array = _as_array(name, given[name])
+            array = given[name]
             if array.dtype != wanted.dtype.numpy or array.shape != wanted.shape:
                 problems.append(f"'{name}' must be {wanted}, got {_describe(array)}{_hint(array, wanted)}")
             arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
     if problems:
-        raise InputError.of("run", f"inputs must fit the graph ({_signature(types)})", "; ".join(problems))
+        raise InputError.of("run", f"inputs must fit the graph ({signature})", "; ".join(problems))
     return arrays
 
 
-def bind_outputs(
-    types: Mapping[str, TensorType], out: Mapping[str, np.ndarray] | None, inputs: Sequence[np.ndarray]
-) -> dict[str, np.ndarray]:
+def input_arrays(names: Sequence[str], inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns the inputs as arrays by name, of whatever type they are, and the problems found: missing and extra names.
+
+    Raises:
+        InputError: a sequence of the wrong length, or something that is no array, buffer or DLPack tensor.
+    """
+    if isinstance(inputs, Mapping):
+        problems = [f"'{name}' is missing" for name in names if name not in inputs]
+        problems += [f"'{name}' is not an input" for name in inputs if name not in names]
+        given = {name: inputs[name] for name in names if name in inputs}
+    elif len(inputs) != len(names):
+        raise InputError.of("run", f"takes {len(names)} inputs ({', '.join(names)})", f"{len(inputs)}")
+    else:
+        given, problems = dict(zip(names, inputs, strict=True)), []
+    return {name: _as_array(name, value) for name, value in given.items()}, problems
+
+
+def bind_outputs(signature: Signature, out: Mapping[str, np.ndarray] | None, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     """Returns one array per output: the caller's where given, else a new one.
 
     Raises:
         InputError: an array that is no output, of the wrong type, not writable, not contiguous, or that overlaps an input or another output.
     """
     if not out:
-        return {name: np.empty(type_.shape, type_.dtype.numpy) for name, type_ in types.items()}
-    problems = [f"'{name}' is not an output" for name in out if name not in types]
+        return {name: np.empty(shape, dtype) for name, dtype, shape in signature.expected}
+    problems = [f"'{name}' is not an output" for name in out if name not in signature.types]
     results: dict[str, np.ndarray] = {}
-    for name, wanted in types.items():
+    for name, wanted in signature.types.items():
         array = out.get(name)
         if array is None:
             results[name] = np.empty(wanted.shape, wanted.dtype.numpy)
@@ -64,8 +100,41 @@ def bind_outputs(
             problems.append(f"'{name}' must not overlap an input or another output")
         results[name] = array
     if problems:
-        raise InputError.of("run", f"out must fit the outputs ({_signature(types)})", "; ".join(problems))
+        raise InputError.of("run", f"out must fit the outputs ({signature})", "; ".join(problems))
     return results
+
+
+class DimSolver:
+    """Reads the values of a graph's symbolic dims off the shapes of a run's inputs.
+
+    Raises:
+        InputError: a dim that is not, by itself, the length of some input's axis: no shape would tell its value.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        template = graph.template or graph
+        self._names = tuple(value.name for value in template.inputs)
+        self._ranks = {value.name: len(value.type.shape) for value in template.inputs}
+        self._found: dict[str, tuple[str, int]] = {}
+        for value in template.inputs:
+            for axis, length in enumerate(value.type.shape):
+                if str(length) in template.dims:
+                    self._found.setdefault(str(length), (value.name, axis))
+        self.dims = tuple(template.dims)
+        if unsolved := [name for name in self.dims if name not in self._found]:
+            raise InputError.of(
+                f"graph '{graph.name}'", "every dim must be the length of some input's axis", f"none for {', '.join(unsolved)}", hint="bind it: graph.bind(...)"
+            )
+
+    def solve(self, inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[int, ...]:
+        """Returns the value of each of ``dims``; whether the shapes agree with them everywhere is for :func:`bind_inputs` to check."""
+        given, problems = input_arrays(self._names, inputs)
+        for name, array in given.items():
+            if array.ndim != self._ranks[name]:
+                problems.append(f"'{name}' must have {self._ranks[name]} axes, got {_describe(array)}")
+        if problems:
+            raise InputError.of("run", "inputs must fit the graph", "; ".join(problems))
+        return tuple(given[name].shape[axis] for name, axis in (self._found[dim] for dim in self.dims))
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:
@@ -86,7 +155,3 @@ def _describe(array: np.ndarray) -> str:
 
 def _hint(array: np.ndarray, wanted: TensorType) -> str:
     return f" (use .astype(np.{wanted.dtype.numpy.name}))" if array.shape == wanted.shape else ""
-
-
-def _signature(types: Mapping[str, TensorType]) -> str:
-    return ", ".join(f"{name}: {type_}" for name, type_ in types.items()) or "none"

@@ -16,6 +16,7 @@ from rml_exec.plan.lifetimes import annotate
 from rml_exec.plan.memory import MemoryPlan, plan_memory
 from rml_exec.runtime import lower_conv, lower_data, lower_elementwise, lower_linear, lower_rows  # noqa: F401  (they register their lowerings)
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, Part, Scratch, copy_step, get_lowering
+from rml_exec.runtime.shared import is_table
 from rml_exec.runtime.places import ARENA, CONSTANT, INPUT, NOWHERE, OUTPUT, NumpyStep, Place, StridedValue
 from rml_exec.types import TensorType
 
@@ -45,7 +46,8 @@ class Step:
 class Compiled:
     """A program and what it was made from.
 
-    ``step_of`` maps each step of the program to its entry in ``steps``: a node may take several native calls.
+    ``step_of`` maps each step of the program to its entry in ``steps``: a node may take several native calls. ``plan_bytes`` estimates what the
+    program holds of its own: not the constants of the graph, nor what was packed from them.
     """
 
     program: _native.Program
@@ -53,6 +55,11 @@ class Compiled:
     step_of: tuple[int, ...]
     plan: ExecutionPlan
     memory: MemoryPlan
+    plan_bytes: int
+
+
+_BYTES_PER_STEP = 2048
+"""What a step takes beside its parameters: its record, its operands, its share of lists; measured with tracemalloc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ def compile_graph(graph: Graph, *, threads: int, numerics: str) -> Compiled:
     plan = ExecutionPlan(annotate(graph, scratch=lambda node: scratch.get(node.name, 0)))
     slots = _output_slots(graph, views)
     memory = plan_memory(plan, external=set(slots))
-    return _Linker(graph, types, views, slots, memory).link(lowered, plan)
+    return _Linker(graph, types, views, slots, memory, numerics).link(lowered, plan)
 
 
 def _is_view(node: Node, views: dict[str, View]) -> bool:
@@ -107,10 +114,18 @@ class _Linker:
     """Resolves operands to places and puts the program together."""
 
     def __init__(
-        self, graph: Graph, types: dict[str, TensorType], views: dict[str, View], slots: dict[str, int], memory: MemoryPlan
+        self,
+        graph: Graph,
+        types: dict[str, TensorType],
+        views: dict[str, View],
+        slots: dict[str, int],
+        memory: MemoryPlan,
+        numerics: str,
     ) -> None:
+        self._numerics = numerics
         self._graph, self._types, self._views, self._memory = graph, types, views, memory
         self._constants: list[np.ndarray] = []
+        self._sources: list[np.ndarray] = []
         self._constant_index: dict[int, int] = {}
         self._roots: dict[str, Place] = {value.name: Place(INPUT, i, 0) for i, value in enumerate(graph.inputs)}
         for constant in graph.constants:
@@ -137,15 +152,23 @@ class _Linker:
                 self._add_numpy(node)
         self._add_output_copies()
         program = _native.Program(
-            self._program, self._constants, len(self._graph.inputs), len(self._graph.outputs), self._memory.arena_bytes
+            self._program,
+            self._constants,
+            len(self._graph.inputs),
+            len(self._graph.outputs),
+            self._memory.arena_bytes,
+            flush_denormals=self._numerics == "fast",
         )
-        return Compiled(program, tuple(self._steps), tuple(self._step_of), plan, self._memory)
+        tables = sum(constant.nbytes for constant in self._constants if is_table(constant))
+        plan_bytes = tables + sum(_BYTES_PER_STEP + params.nbytes + places.nbytes for _, params, places, _ in self._program)
+        return Compiled(program, tuple(self._steps), tuple(self._step_of), plan, self._memory, plan_bytes)
 
     def _constant(self, data: np.ndarray) -> Place:
         """Returns the place of constant data, which the program keeps alive; the same array is held once."""
         if id(data) not in self._constant_index:
             self._constant_index[id(data)] = len(self._constants)
             self._constants.append(data if data.flags.c_contiguous else np.ascontiguousarray(data))
+            self._sources.append(data)  # keeps its id from being given to another array
         return Place(CONSTANT, self._constant_index[id(data)], 0)
 
     def _value(self, name: str) -> Place:

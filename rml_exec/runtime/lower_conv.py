@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
+from rml_exec import _native
 from rml_exec.ir.graph import Node
 from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.runtime.lower_linear import gemm_step, packed
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, copy_step, lowers
+from rml_exec.runtime.shared import shared_data
 from rml_exec.types import DType, TensorType
 
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-@lru_cache(maxsize=256)  # layers of one shape share one table
 def offset_table(
     size: tuple[int, int],
     output: tuple[int, int],
@@ -36,9 +36,7 @@ def offset_table(
         along.append(np.where((at >= 0) & (at < size[axis]), at, -1))
     rows, columns = along[0][:, None, :, None], along[1][None, :, None, :]
     table = np.where((rows < 0) | (columns < 0), -1, (rows * size[1] + columns) * pixel_floats)
-    table = np.ascontiguousarray(table.reshape(output[0] * output[1], kernel[0] * kernel[1]), dtype=np.int32)
-    table.flags.writeable = False
-    return table
+    return np.ascontiguousarray(table.reshape(output[0] * output[1], kernel[0] * kernel[1]), dtype=np.int32)
 
 
 @lowers("conv2d")
@@ -63,30 +61,40 @@ def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         return None
     bias_operand = None if bias is None else ctx.contiguous(bias)
     pixels, taps = out_height * out_width, math.prod(kernel)
-    matrix = weights.transpose(2, 3, 1, 0).reshape(taps * ic, oc)  # [taps, ic, oc]: the order in which a pixel's window is read
     whole = (out_height, out_width) == (height, width) and taps == 1 and groups == 1 and attrs["strides"] == (1, 1)
     if whole and not any(map(any, attrs["pads"])):
-        step = gemm_step(target, source, packed(matrix, ic, oc, oc, 1), bias_operand, 1, n * pixels, oc, ic, ic, oc, 0, 0, 0)
+        step = gemm_step(target, source, packed(weights, ic, oc, 1, ic), bias_operand, 1, n * pixels, oc, ic, ic, oc, 0, 0, 0)
     else:
-        table = offset_table(
-            (height, width), (out_height, out_width), (kernel[0], kernel[1]), attrs["strides"], attrs["pads"], attrs["dilations"], channels
-        )
-        tail = (bias_operand, table, np.zeros(max(channels, 1), np.float32))
+        window = ((height, width), (out_height, out_width), (kernel[0], kernel[1]), attrs["strides"], attrs["pads"], attrs["dilations"], channels)
+        table = shared_data(None, ("offsets", *window), lambda: offset_table(*window))
+        zeros = shared_data(None, ("zeros", channels), lambda: np.zeros(max(channels, 1), np.float32))
+        tail = (bias_operand, table, zeros)
         image_floats, out_floats = height * width * channels, pixels * oc
         if ic == 1 and groups == channels == oc:
-            per_tap = np.ascontiguousarray(matrix.reshape(taps, oc))
+            per_tap = shared_data(weights, ("taps",), lambda: weights.reshape(oc, taps).T)
             step_taps = attrs["strides"][1] if attrs["dilations"][1] == 1 else 0  # neighbours share kw - step taps of a row
             params = (n, out_height, out_width, taps, channels, kernel[1], step_taps, image_floats, out_floats)
             step = NativeStep("conv_depthwise", params, (target, source, per_tap, *tail))
         else:
             per_group = oc // groups
-            parts = [packed(matrix[:, g * per_group : (g + 1) * per_group], taps * ic, per_group, per_group, 1) for g in range(groups)]
+            panels = shared_data(weights, ("conv", groups), lambda: _packed_groups(weights, groups))
             params = (n, pixels, taps, ic, per_group, groups, image_floats, oc, out_floats)
-            step = NativeStep("conv", params, (target, source, np.concatenate(parts), *tail))
+            step = NativeStep("conv", params, (target, source, panels, *tail))
     if not channels_first:
         return [step]
     strides = contiguous_strides(out_shape)
     return [step, copy_step(result.name, target, result.type, tuple(strides[i] for i in _TO_NCHW))]
+
+
+def _packed_groups(weights: np.ndarray, groups: int) -> np.ndarray:
+    """Returns OIHW weights as panels, group after group: rows in the order in which a pixel's window is read, [kh, kw, ic]."""
+    oc, ic, kh, kw = weights.shape
+    matrix = np.ascontiguousarray(weights.transpose(2, 3, 1, 0)).reshape(kh * kw * ic, oc)
+    k, n = kh * kw * ic, oc // groups
+    panels = np.empty((groups, _native.packed_b_floats(k, n)), np.float32)
+    for group, panel in enumerate(panels):
+        _native.pack_b(panel, matrix.reshape(-1)[group * n :], k, n, oc, 1)
+    return panels.reshape(-1)
 
 
 def _channels_last(ctx: LowerContext, x: str, image: TensorType) -> Operand:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rml_exec.ir.graph import Node
+from rml_exec.ir.graph import Node, Value
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, contiguous_strides, lowers
 from rml_exec.types import DType, TensorType
 
-__all__ = ["INSTRUCTIONS"]
+__all__ = ["INSTRUCTIONS", "Tensor", "elementwise_step"]
 
 # Names of the instructions in the order of elementwise.def, with how many each name stands for: a binary one has a second form that takes
 # one value for all lanes.
@@ -339,17 +339,17 @@ class _Emitter:
 
     def __init__(self, program: _Program, inputs: Sequence[str], results: Sequence[str], walk: _Walk) -> None:
         self._program, self._walk = program, walk
-        self._inputs, self._results = list(inputs), [program.resolve(name) for name in results]
-        self._result_types = [program.types[name].dtype for name in results]
+        self.inputs, self.results = list(inputs), [program.resolve(name) for name in results]
+        self.result_types = [program.types[name].dtype for name in results]
         self._constants = list(program.constants)
         self._first_slot = len(results) + len(inputs) + len(self._constants)
         self._uses = Counter(operand for instruction in program.instructions for operand in instruction.operands)
-        self._uses.update(self._results)
+        self._uses.update(self.results)
         self._memory = {name: len(results) + i for i, name in enumerate([*inputs, *self._constants])}
         self._free_slots: list[int] = []
         self.slots = 0
         self._accumulator = ""
-        self._waiting = dict(enumerate(self._results))
+        self._waiting = dict(enumerate(self.results))
         self.code: list[int] = []
 
     def emit(self) -> list[int]:
@@ -369,10 +369,10 @@ class _Emitter:
         self.code.append(INSTRUCTIONS[name] | m << 16 | n << 32)
 
     def _is_bool_input(self, name: str) -> bool:
-        return name in self._inputs and self._program.types[name].dtype is DType.BOOL
+        return name in self.inputs and self._program.types[name].dtype is DType.BOOL
 
     def _is_scalar(self, name: str) -> bool:
-        return name in self._program.constants or (name in self._inputs and self._walk.is_scalar(name))
+        return name in self._program.constants or (name in self.inputs and self._walk.is_scalar(name))
 
     def _keep(self) -> None:
         """Stores the accumulator in a slot if its value is still needed and nowhere else."""
@@ -461,7 +461,7 @@ class _Emitter:
         for output in sorted(ready, key=lambda i: (not self._may_share(self._waiting[i]), self._waiting[i] != self._accumulator)):
             name = self._waiting.pop(output)
             self._load(name)
-            is_bool = self._result_types[output] is DType.BOOL
+            is_bool = self.result_types[output] is DType.BOOL
             self._write("store_bool" if is_bool else "store", output)
             if not is_bool:
                 self._memory.setdefault(name, output)
@@ -470,60 +470,79 @@ class _Emitter:
 
 # ---- the lowering ----------------------------------------------------------------------------------------------------------------------
 
-_OPS = sorted({*_PLAIN_F32, *_PLAIN_BITS, *_SELECT})
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An operand of a group: where it lies, its type, its strides in elements, and its one value where that is known."""
+
+    operand: Operand
+    type: TensorType
+    strides: tuple[int, ...]
+    scalar: float | int | bool | None = None
 
 
-@lowers("fused", *_OPS)
-def lower_elementwise(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
-    """One ``elementwise`` step for a node or a fused group on f32, i32 and bool; None where NumPy must do it."""
-    operands = tuple(node.reads())
-    params, body, results = operands, (node,), tuple(value.name for value in node.outputs)
-    if node.op == "fused":
-        params, body, results = node.attrs["params"], node.attrs["body"], node.attrs["results"]
-    values = dict(zip(params, operands, strict=True))
-    types = {param: ctx.type(operand) for param, operand in values.items()}
+def elementwise_step(
+    tensors: Mapping[str, Tensor], body: Sequence[Node], results: Sequence[str], outputs: Sequence[Value]
+) -> NativeStep | None:
+    """Returns the step that runs elementwise nodes on f32, i32 and bool; None where NumPy must do it.
+
+    Args:
+        tensors: what the nodes read from outside, by name.
+        body: the nodes, in order; all results have one shape.
+        results: names of the values to store.
+        outputs: where to store them.
+    """
+    types = {name: tensor.type for name, tensor in tensors.items()}
     if any(type_.dtype not in _LANES for type_ in types.values()):
         return None
-    scalars = {param: data.item() for param, operand in values.items() if (data := ctx.constant(operand)) is not None and data.size == 1}
+    scalars = {name: tensor.scalar for name, tensor in tensors.items() if tensor.scalar is not None}
     program = _Program(types, scalars)
-    for param, value in scalars.items():
-        program.same_as[param] = program.constant(value, types[param].dtype)
+    for name, value in scalars.items():
+        program.same_as[name] = program.constant(value, types[name].dtype)
     try:
-        for member in body:
-            program.select(member)
+        for node in body:
+            program.select(node)
     except _Unsupported:
         return None
     read = {operand for instruction in program.instructions for operand in instruction.operands} | {program.resolve(name) for name in results}
     program.constants = {name: bits for name, bits in program.constants.items() if name in read}
-    inputs = [param for param in values if param in read]
-    return _step(program, inputs, results, {param: values[param] for param in inputs}, node, ctx)
+    inputs = {name: tensor for name, tensor in tensors.items() if name in read}
+    shape = outputs[0].type.shape
+    walk = _walk(shape, {name: _aligned_strides(tensor.type.shape, tensor.strides, shape) for name, tensor in inputs.items()}, types)
+    emitter = _Emitter(program, list(inputs), results, walk)
+    params = _params(program, emitter, walk, math.prod(shape))
+    return None if params is None else NativeStep("elementwise", params, (*(v.name for v in outputs), *(t.operand for t in inputs.values())))
 
 
-def _step(
-    program: _Program, inputs: list[str], results: tuple[str, ...], operands: Mapping[str, str], node: Node, ctx: LowerContext
-) -> list[NativeStep] | None:
-    shape = node.outputs[0].type.shape
-    strides = {name: _aligned_strides(program.types[name].shape, ctx.strides(operands[name]), shape) for name in inputs}
-    walk = _walk(shape, strides, program.types)
-    emitter = _Emitter(program, inputs, results, walk)
+def _params(program: _Program, emitter: _Emitter, walk: _Walk, elements: int) -> list[int] | None:
+    """Returns the parameters as steps.def lists them, or None for a group beyond the interpreter's limits."""
     code = emitter.emit()
-    tensors = len(results) + len(inputs)
-    if (
-        tensors > _MAX_TENSORS
-        or len(walk.gathered) > _MAX_GATHERED
-        or emitter.slots > _MAX_SLOTS
-        or tensors + len(program.constants) + emitter.slots > _MAX_OPERANDS
-        or len(code) > _MAX_INSTRUCTIONS
-        or len(walk.dims) > _MAX_RANK
-    ):
+    tensors = len(emitter.results) + len(emitter.inputs)
+    operands = tensors + len(program.constants) + emitter.slots
+    if tensors > _MAX_TENSORS or len(walk.gathered) > _MAX_GATHERED or emitter.slots > _MAX_SLOTS or operands > _MAX_OPERANDS:
         return None
-    cost = sum(_COSTS.get(instruction.name, 1) for instruction in program.instructions) + tensors
-    params = [math.prod(shape), walk.columns, int(walk.across_rows), max(1, _WORK_PER_THREAD // cost)]
-    params += [len(results), len(inputs), len(program.constants), emitter.slots, len(code), len(walk.dims), *walk.dims]
-    params += [program.types[name].dtype.itemsize for name in results]
-    for name in inputs:
+    if len(code) > _MAX_INSTRUCTIONS or len(walk.dims) > _MAX_RANK:
+        return None
+    cost = tensors + sum(_COSTS.get(instruction.name, 1) for instruction in program.instructions)
+    params = [elements, walk.columns, int(walk.across_rows), max(1, _WORK_PER_THREAD // cost)]
+    params += [len(emitter.results), len(emitter.inputs), len(program.constants), emitter.slots, len(code), len(walk.dims), *walk.dims]
+    params += [dtype.itemsize for dtype in emitter.result_types]
+    for name in emitter.inputs:
         *row_strides, column_stride = walk.strides[name]
         params += [program.types[name].dtype.itemsize, walk.mode(name), column_stride, *row_strides]
-    params += [*program.constants.values(), *code]
-    places: tuple[Operand, ...] = (*(value.name for value in node.outputs), *operands.values())
-    return [NativeStep("elementwise", params, places)]
+    return [*params, *program.constants.values(), *code]
+
+
+@lowers("fused", *sorted({*_PLAIN_F32, *_PLAIN_BITS, *_SELECT}))
+def lower_elementwise(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
+    """One ``elementwise`` step for a node or a fused group."""
+    operands = tuple(node.reads())
+    params, body, results = operands, (node,), tuple(value.name for value in node.outputs)
+    if node.op == "fused":
+        params, body, results = node.attrs["params"], node.attrs["body"], node.attrs["results"]
+    tensors = {}
+    for name, operand in zip(params, operands, strict=True):
+        data = ctx.constant(operand)
+        scalar = data.item() if data is not None and data.size == 1 else None
+        tensors[name] = Tensor(operand, ctx.type(operand), ctx.strides(operand), scalar)
+    step = elementwise_step(tensors, body, results, node.outputs)
+    return None if step is None else [step]

@@ -9,16 +9,30 @@ import numpy as np
 from rml_exec import _native
 from rml_exec.ir.graph import Node
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, copy_step, lowers
+from rml_exec.runtime.shared import shared_data
 from rml_exec.types import DType, TensorType
 
 _F32_BYTES = 4
 
 
-def packed(b: np.ndarray, k: int, n: int, row_stride: int, col_stride: int) -> np.ndarray:
-    """Returns B [k, n] in the panels of the instruction set in use: f32, zero-padded to whole panels."""
-    panels = np.empty(_native.packed_b_floats(k, n), np.float32)
-    _native.pack_b(panels, np.ascontiguousarray(b), k, n, row_stride, col_stride)
-    return panels
+def packed(b: np.ndarray, k: int, n: int, row_stride: int, col_stride: int, offset: int = 0) -> np.ndarray:
+    """Returns B [k, n] in the panels of the instruction set in use, f32, zero-padded to whole panels; packed once per process.
+
+    Args:
+        b: constant that holds B, contiguous.
+        k: rows of B.
+        n: columns of B.
+        row_stride: elements of ``b`` from one row of B to the next.
+        col_stride: elements of ``b`` from one column of B to the next.
+        offset: elements of ``b`` before B.
+    """
+
+    def make() -> np.ndarray:
+        panels = np.empty(_native.packed_b_floats(k, n), np.float32)
+        _native.pack_b(panels, np.ascontiguousarray(b).reshape(-1)[offset:], k, n, row_stride, col_stride)
+        return panels
+
+    return shared_data(b, ("panels", k, n, row_stride, col_stride, offset), make)
 
 
 @lowers("linear")
@@ -64,14 +78,22 @@ def lower_matmul(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     batch, floats = math.prod(batch_dims), _native.packed_b_floats(k, n)
     a_operand, a_strides = _matrices(ctx, a, batch_dims, transpose_a, needs_unit_columns=True)
     if data is not None:
-        matrices = np.broadcast_to(np.swapaxes(data, -1, -2) if transpose_b else data, (*batch_dims, k, n)).reshape(batch, k, n)
-        panels = np.concatenate([packed(matrix, k, n, n, 1) for matrix in matrices]) if batch else np.empty(0, np.float32)
+        panels = shared_data(data, ("batch", batch_dims, k, n, transpose_b), lambda: _packed_batch(data, batch_dims, k, n, transpose_b))
         return [gemm_step(result.name, a_operand, panels, None, batch, m, n, k, a_strides[1], n, a_strides[0], floats, m * n)]
     b_operand, b_strides = _matrices(ctx, b, batch_dims, transpose_b, needs_unit_columns=False)
     pack = _pack_step(ctx, b_operand, batch if b_strides[0] else 1, k, n, *b_strides)
     panel_stride = floats if b_strides[0] else 0
     gemm = gemm_step(result.name, a_operand, pack.operands[0], None, batch, m, n, k, a_strides[1], n, a_strides[0], panel_stride, m * n)
     return [pack, gemm]
+
+
+def _packed_batch(data: np.ndarray, batch_dims: tuple[int, ...], k: int, n: int, transpose: bool) -> np.ndarray:
+    matrices = np.broadcast_to(np.swapaxes(data, -1, -2) if transpose else data, (*batch_dims, k, n)).reshape(-1, k, n)
+    floats = _native.packed_b_floats(k, n)
+    panels = np.empty((len(matrices), floats), np.float32)
+    for panel, matrix in zip(panels, matrices, strict=True):
+        _native.pack_b(panel, np.ascontiguousarray(matrix), k, n, n, 1)
+    return panels.reshape(-1)
 
 
 def gemm_step(

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rml_exec.errors import InputError
-from rml_exec.ir.graph import Graph, Node
-from rml_exec.ops import get_op
+from rml_exec.errors import InputError, KernelError
+from rml_exec.ir.graph import Body, Function, Graph, Node
+from rml_exec.ops import Signature, get_op
 from rml_exec.types import DType, TensorType
 
-__all__ = ["run_reference"]
+__all__ = ["ReferenceFunction", "run_reference"]
 
 
 def run_reference(
@@ -39,28 +39,61 @@ def run_reference(
 
     Raises:
         InputError: an input that is missing, unknown, or of another type; a wanted value the graph lacks or whose name an output has.
-        KernelError: values that an op refuses, naming the node.
+        KernelError: values that an op refuses, naming the node and, inside a function, the way to it.
     """
     if precision not in ("f32", "f64"):
         raise InputError.of("run_reference", "precision must be f32 or f64", repr(precision))
     wide = precision == "f64"
     _check_inputs(graph, inputs)
     results = _named_results(graph, want or ())
-    reads_left = Counter(name for node in graph.nodes for name in node.reads())
-    reads_left.update(results.values())
-    values = {constant.name: (constant.data, constant.type.dtype) for constant in graph.constants}
-    values.update((value.name, (inputs[value.name], value.type.dtype)) for value in graph.inputs)
-    known = {name: _widen(array, dtype) if wide else array for name, (array, dtype) in values.items() if reads_left[name]}
-    for node in graph.nodes:
-        op = get_op(node.op)
+    given = {value.name: _widen(inputs[value.name], value.type.dtype) if wide else inputs[value.name] for value in graph.inputs}
+    arrays = _run_body(graph, given, list(results.values()), graph.functions, wide)
+    return {name: np.array(array, order="C") for name, array in zip(results, arrays, strict=True)}
+
+
+class ReferenceFunction:
+    """A function that the reference interpreter runs: the :class:`rml_exec.ops.Callee` of control-flow ops."""
+
+    def __init__(self, function: Function, functions: Mapping[str, Function], *, wide: bool, where: str) -> None:
+        """Takes the function, those that it may call, whether floats are float64, and the node that calls it, for errors."""
+        self._function, self._functions, self._wide, self._where = function, functions, wide, where
+
+    @property
+    def signature(self) -> Signature:
+        """The types of its arrays; floats are f64 if it runs wide."""
+        narrow = Signature.of(self._function)
+        return Signature(_wide_types(narrow.inputs), _wide_types(narrow.outputs)) if self._wide else narrow
+
+    def __call__(self, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Returns the results; they may be views of the operands."""
+        given = {value.name: array for value, array in zip(self._function.inputs, operands, strict=True)}
+        try:
+            return _run_body(self._function, given, [output.value for output in self._function.outputs], self._functions, self._wide)
+        except KernelError as error:
+            raise KernelError(f"{self._where}, in function '{self._function.name}': {error}") from error
+
+
+def _run_body(
+    body: Body, given: Mapping[str, np.ndarray], results: Sequence[str], functions: Mapping[str, Function], wide: bool
+) -> tuple[np.ndarray, ...]:
+    """Returns the values named by ``results``; ``given`` holds the inputs, widened if ``wide``."""
+    reads_left = Counter(name for node in body.nodes for name in node.reads())
+    reads_left.update(results)
+    known = {name: array for name, array in given.items() if reads_left[name]}
+    for constant in body.constants:
+        if reads_left[constant.name]:
+            known[constant.name] = _widen(constant.data, constant.type.dtype) if wide else constant.data
+    for node in body.nodes:
+        op, where = get_op(node.op), f"{node.op} '{node.name}'"
         attrs = _wide_attrs(node) if wide else node.attrs
-        outputs = op.run_reference([None if name is None else known[name] for name in node.inputs], attrs, f"{node.op} '{node.name}'")
+        called = {name: ReferenceFunction(functions[name], functions, wide=wide, where=where) for name in op.calls(attrs)}
+        outputs = op.run_reference([None if name is None else known[name] for name in node.inputs], attrs, where, called)
         known.update((value.name, array) for value, array in zip(node.outputs, outputs, strict=True) if reads_left[value.name])
         for name in node.reads():
             reads_left[name] -= 1
             if not reads_left[name]:
                 del known[name]
-    return {name: np.array(known[value], order="C") for name, value in results.items()}
+    return tuple(known[name] for name in results)
 
 
 def _check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> None:
@@ -94,6 +127,10 @@ def _widen(array: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype is DType.BF16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float64) if dtype.is_float else array
+
+
+def _wide_types(types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    return tuple(TensorType(DType.F64, type_.shape) if type_.dtype.is_float else type_ for type_ in types)
 
 
 def _wide_attrs(node: Node) -> Mapping[str, Any]:

@@ -32,7 +32,9 @@ def check(function: Callable[..., Any], inputs: Sequence[Any], rtol: float = RTO
     import jax
 
     graph = to_graph(function, inputs, name="test", **options)
-    params = [options["params"]] if "params" in options else []
+    params = (
+        [jax.tree.map(lambda leaf: jax.numpy.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, options["params"])] if options else []
+    )
     want = dict(name_outputs(jax.jit(lambda *arrays: function(*params, *arrays))(*inputs)))
     fed = {value.name: np.asarray(jax.numpy.asarray(array)) for value, array in zip(graph.inputs, inputs, strict=True)}
     got = run_reference(graph, fed, precision="f32")

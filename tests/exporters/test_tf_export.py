@@ -160,7 +160,11 @@ def test_tied_weights_are_one_constant_and_other_layouts_another(tf: Any) -> Non
         return tf.nn.depthwise_conv2d(twice, weight, [1, 1, 1, 1], "SAME") + tf.reduce_sum(tf.reshape(weight, [9, 9]))
 
     graph = to_graph(model, (image,), name="model")
-    assert [constant.key for constant in graph.constants if constant.type.size == 81] == ["shared", "shared.depthwise", "shared.9x9"]
+    assert [constant.key for constant in graph.constants if constant.type.size == 81] == [
+        "shared",
+        "shared.depthwise.9x1x3x3",
+        "shared.9x9",
+    ]
     assert graph.nodes[0].inputs[1] == graph.nodes[1].inputs[1]
 
 
@@ -238,6 +242,7 @@ def test_a_model_that_changes_its_variables_is_refused(tf: Any, keras: Any) -> N
         ("must be callable", 3, (X,)),
         ("must be able to trace.*Inputs: x=float32", lambda x: x @ x, (X,)),
         ("as many different names", lambda x: x, (X, X)),
+        ("input 'x': must be a tensor", lambda x: x, ([object()],)),
         ("at least one tensor", lambda x: None, (X,)),
     ],
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
+
+from exporters.lowering import name_outputs
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -41,7 +42,10 @@ ELEMENTWISE: list[Case] = [
     *((name, getattr(torch, name), (f32(3, 5),)) for name in ("sigmoid", "sin", "tanh", "trunc", "square", "isfinite")),
     *((name, getattr(torch, name), (positive(3, 5),)) for name in ("log", "log1p", "log2", "log10", "rsqrt", "sqrt", "reciprocal")),
     *((f"{name}-awkward", getattr(torch, name), (AWKWARD,)) for name in ("sign", "round", "isnan", "isinf", "relu", "trunc", "floor")),
-    *((f"{name}-integers", getattr(torch, name), (i64(9),)) for name in ("abs", "sign", "floor", "round", "exp", "isnan", "neg", "sigmoid")),
+    *(
+        (f"{name}-integers", getattr(torch, name), (i64(9),))
+        for name in ("abs", "sign", "floor", "round", "exp", "isnan", "neg", "sigmoid")
+    ),
     ("sign-bool", torch.sign, (bools(9),)),
     ("round-decimals", lambda x: torch.round(x, decimals=2), (f32(17),)),
     ("round-tens", lambda x: torch.round(x * 100, decimals=-1), (f32(17),)),
@@ -124,7 +128,10 @@ ELEMENTWISE: list[Case] = [
 
 REDUCTIONS: list[Case] = [
     *((f"{name}-all", getattr(torch, name), (f32(3, 5),)) for name in ("sum", "mean", "prod", "amax", "amin", "max", "min", "var", "std")),
-    *((f"{name}-axis", lambda x, f=getattr(torch, name): f(x, 1), (f32(3, 5, 2),)) for name in ("sum", "mean", "prod", "amax", "var", "std")),
+    *(
+        (f"{name}-axis", lambda x, name=name: getattr(torch, name)(x, 1), (f32(3, 5, 2),))
+        for name in ("sum", "mean", "prod", "amax", "var", "std")
+    ),
     ("mean-axes", lambda x: x.mean((-1, 0), keepdim=True), (f32(3, 5, 2),)),
     ("sum-empty-axes", lambda x: x.sum(()), (f32(3, 5),)),
     ("sum-scalar", lambda x: (x * 2).sum(), (f32(1)[0],)),
@@ -284,26 +291,34 @@ NETWORKS: list[Case] = [
 ]
 
 
-def outputs_of(result: Any) -> dict[str, np.ndarray]:
-    if isinstance(result, torch.Tensor):
-        return {"y": result.numpy()}
-    return {"y" if len(result) == 1 else f"y{index}": item.contiguous().numpy() for index, item in enumerate(result)}
+FAMILIES = {"elementwise": ELEMENTWISE, "reductions": REDUCTIONS, "shapes": SHAPES, "networks": NETWORKS}
 
 
-@pytest.mark.parametrize(("function", "inputs"), [pytest.param(f, i, id=id) for id, f, i in ELEMENTWISE + REDUCTIONS + SHAPES + NETWORKS])
-def test_an_operator_gives_what_torch_gives(function: Any, inputs: tuple[Any, ...], assert_graph_gives: Any) -> None:
+class Family(nn.Module):
+    """All cases of a family in one model: tracing has a high fixed price. Inputs and outputs are named after the case."""
+
+    def __init__(self, cases: list[Case]) -> None:
+        super().__init__()
+        self.cases = {id: function for id, function, _ in cases}
+        self.modules_ = nn.ModuleDict({id: function for id, function, _ in cases if isinstance(function, nn.Module)})
+
+    def forward(self, x: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+        return {id: self.cases[id](*inputs) for id, inputs in x.items()}
+
+
+def test_case_names_are_unique() -> None:
+    names = [id for cases in FAMILIES.values() for id, _, _ in cases]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_operators_give_what_torch_gives(family: str, assert_graph_gives: Any) -> None:
     from exporters.from_torch import to_graph
 
-    names = [f"x{index}" for index in range(len(inputs))]
-    if isinstance(function, nn.Module):
-        function.eval()
+    model = Family(FAMILIES[family]).eval()
+    example = {id: inputs for id, _, inputs in FAMILIES[family]}
     with torch.no_grad():
-        expected = outputs_of(function(*inputs))
-    graph = to_graph(_Lambda(function), inputs, name="case", input_names=names)
-    assert_graph_gives(graph, {name: value.numpy() for name, value in zip(names, inputs, strict=True)}, expected)
-
-
-def _Lambda(function: Any) -> Any:
-    if isinstance(function, nn.Module):
-        return function
-    return lambda *args: function(*args)
+        expected = {name: leaf.contiguous().numpy() for name, leaf in name_outputs(model(example))}
+    graph = to_graph(model, [example], name=family, input_names=["x"])
+    inputs = {f"x.{id}.{index}": tensor.numpy() for id, tensors in example.items() for index, tensor in enumerate(tensors)}
+    assert_graph_gives(graph, inputs, expected)

@@ -1,7 +1,7 @@
 """Runs single native steps on guarded memory.
 
-Every buffer ends at a page that may not be touched and begins behind bytes that are checked afterwards, so a kernel that reads or writes past
-the end crashes the test run (pytest names the test), and one that writes before the beginning fails an assertion. Outputs start as NaN.
+Every buffer ends at a page that may not be touched and begins behind bytes that are checked afterwards: a kernel that reads or writes past
+the end crashes the test run (pytest names the test), one that writes before the beginning fails an assertion. Outputs start as NaN.
 """
 
 from __future__ import annotations

@@ -12,37 +12,28 @@ def _out_size(size, kernel, stride, pad, dilation):
     return tuple((s + sum(p) - d * (k - 1) - 1) // st + 1 for s, k, st, p, d in zip(size, kernel, stride, pad, dilation, strict=True))
 
 
-def _window(size, kernel, stride, pad, dilation):
-    """Yields (output pixel, tap, input position or None on padding)."""
-    out = _out_size(size, kernel, stride, pad, dilation)
-    for pixel, at in enumerate(np.ndindex(*out)):
-        for tap, k in enumerate(np.ndindex(*kernel)):
-            position = tuple(a * s + i * d - p[0] for a, s, i, d, p in zip(at, stride, k, dilation, pad, strict=True))
-            yield pixel, tap, position if all(0 <= x < s for x, s in zip(position, size, strict=True)) else None
-
-
 def _offsets(size, channels, kernel, stride, pad, dilation):
-    pixels, taps = np.prod(_out_size(size, kernel, stride, pad, dilation)), np.prod(kernel)
-    table = np.full((pixels, taps), -1, np.int32)
-    for pixel, tap, position in _window(size, kernel, stride, pad, dilation):
-        if position:
-            table[pixel, tap] = (position[0] * size[1] + position[1]) * channels
-    return table
+    """Returns int32 [pixels, taps]: where the tap of an output pixel lies in [*size, channels], -1 on padding."""
+    inside, position = np.ones((1, 1, 1, 1), bool), 0
+    for axis, (s, k, st, p, d) in enumerate(zip(size, kernel, stride, pad, dilation, strict=True)):
+        out = _out_size(size, kernel, stride, pad, dilation)[axis]
+        at = (np.arange(out)[:, None] * st + np.arange(k) * d - p[0]).reshape((out, 1, k, 1) if axis == 0 else (1, out, 1, k))
+        inside = inside & (at >= 0) & (at < s)
+        position = position * s + at
+    table = np.where(inside, position * channels, -1)
+    return table.reshape(table.shape[0] * table.shape[1], -1).astype(np.int32)
 
 
 def _reference(x, w, bias, groups, kernel, stride, pad, dilation):
     """Float64 convolution of x [n, h, w, ic] with w [taps, ic / groups, oc], and the same of magnitudes."""
     n, *size, ic = x.shape
     oc = w.shape[2]
-    pixels = int(np.prod(_out_size(size, kernel, stride, pad, dilation)))
-    per_in, per_out = ic // groups, oc // groups
-    y, magnitude = np.zeros((n, pixels, oc)), np.zeros((n, pixels, oc))
-    x64, w64 = x.astype(np.float64), w.astype(np.float64)
-    for pixel, tap, position in _window(size, kernel, stride, pad, dilation):
-        for g in range(groups if position else 0):
-            values, weights = x64[:, position[0], position[1], g * per_in : (g + 1) * per_in], w64[tap, :, g * per_out : (g + 1) * per_out]
-            y[:, pixel, g * per_out : (g + 1) * per_out] += values @ weights
-            magnitude[:, pixel, g * per_out : (g + 1) * per_out] += np.abs(values) @ np.abs(weights)
+    pixels = np.append(x.reshape(n, -1, ic).astype(np.float64), np.zeros((n, 1, ic)), axis=1)
+    windows = pixels[:, _offsets(size, 1, kernel, stride, pad, dilation)]  # the last pixel, all zeros, is padding
+    windows = windows.reshape(*windows.shape[:3], groups, ic // groups)
+    weights = w.astype(np.float64).reshape(*w.shape[:2], groups, oc // groups)
+    y = np.einsum("npkgi,kigo->npgo", windows, weights).reshape(n, -1, oc)
+    magnitude = np.einsum("npkgi,kigo->npgo", np.abs(windows), np.abs(weights)).reshape(n, -1, oc)
     return (y, magnitude) if bias is None else (y + bias, magnitude + np.abs(bias))
 
 

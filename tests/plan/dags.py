@@ -15,10 +15,14 @@ from rml_exec.plan import ActionKind, ExecutionPlan, MemoryPlan, resolve_views
 
 GARBAGE = 0xC5
 SCRATCH = "test.scratch"
+KINDS = (
+    *("relu", "add", "select", "cast", "softmax", "layer_norm", "matmul", "iota", "concat"),
+    *("reshape", "transpose", "front", "slice", "reverse", "broadcast"),
+)
 
 
 def random_graph(rng: Random, count: int, *, window: int = 8, dims: tuple[int, ...] = (1, 2, 3, 4), tags: bool = True) -> Graph:
-    """A DAG of about ``count`` nodes, each reading among the ``window`` latest values; inputs, constants and views may be results, and twice.
+    """A DAG of about ``count`` nodes, each reading among the ``window`` latest values; inputs, constants, views may be results, and twice.
 
     ``metadata[SCRATCH]`` of a node is the scratch that a test lets it have.
     """
@@ -48,8 +52,7 @@ def _add(rng: Random, b: GraphBuilder, x: str, others: Collection[str], dims: tu
     rank = len(shape)
     axes = range(rank)
     same = [value for value in others if b.type(value).shape == shape]
-    kind = rng.choice(("relu", "add", "select", "cast", "softmax", "layer_norm", "matmul", "iota", "concat", "reshape", "transpose", "slice", "reverse", "broadcast"))
-    match kind:
+    match rng.choice(KINDS):
         case "relu":
             return b.add("relu", [x])
         case "add":
@@ -72,6 +75,8 @@ def _add(rng: Random, b: GraphBuilder, x: str, others: Collection[str], dims: tu
             return b.add("reshape", [x], shape=rng.choice([(b.type(x).size,), (1, *shape), shape[::-1], (*shape, 1)]))
         case "transpose":
             return b.add("transpose", [x], perm=tuple(rng.sample(axes, rank)))
+        case "front":
+            return b.add("slice", [x], start=(0,) * rank, limit=(-(-shape[0] * 2 // 3), *shape[1:]), strides=(1,) * rank)
         case "slice":
             start = tuple(rng.randint(0, dim) if rng.random() < 0.1 else rng.randint(0, max(0, dim - 1)) for dim in shape)
             return b.add("slice", [x], start=start, limit=shape, strides=tuple(rng.choice((1, 1, 2)) for _ in axes))

@@ -27,7 +27,7 @@ def test_every_view_is_what_numpy_sees(rng: Random, count: int, dims: tuple[int,
     for node in graph.nodes:
         result = node.outputs[0]
         if get_op(node.op).view and result.type.size:
-            assert (views[result.name].root == result.name) != np.shares_memory(arrays[result.name], arrays[node.inputs[0] or ""])
+            assert (views[result.name].root == result.name) != np.shares_memory(arrays[result.name], arrays[node.inputs[0]])
 
 
 def test_every_view_op_has_a_stride_rule_and_no_other_op_has_one():

@@ -48,7 +48,7 @@ def test_memory_full_of_nan_changes_nothing():
     want = executor.run(inputs)
     arena = np.full(executor.memory.arena_bytes // 4 + 1, np.nan, np.float32)
     outputs = [np.full(type_.shape, np.nan, np.float32) for type_ in executor.output_types.values()]
-    executor._program.run(arena, list(inputs.values()), outputs, 1)
+    executor.program.run(arena, list(inputs.values()), outputs, 1)
     for array, name in zip(outputs, want, strict=True):
         np.testing.assert_array_equal(array, want[name])
 
@@ -60,7 +60,7 @@ def test_nothing_is_written_behind_the_arena_or_the_outputs():
     guard = 64
     arena = np.full(executor.memory.arena_bytes + guard, 0xA5, np.uint8)
     outputs = [np.full(type_.nbytes + guard, 0xA5, np.uint8) for type_ in executor.output_types.values()]
-    executor._program.run(arena, list(inputs.values()), outputs, 1)
+    executor.program.run(arena, list(inputs.values()), outputs, 1)
     assert all((array[-guard:] == 0xA5).all() for array in (arena, *outputs))
 
 

@@ -1,0 +1,184 @@
+// Softmax and layer normalisation: several passes over a row that stays in the first-level cache. steps.def lists the parameters.
+#include <stdbool.h>
+
+#include "isa.h"
+#include "lanes.h"
+#include "vmath.h"
+
+// ---- softmax along rows ----------------------------------------------------------------------------------------------------------------
+// Largest element of n >= 1, in every lane. A NaN may be lost; it shows up in the sum of the exponentials.
+INL vf row_max(const float *x, int64_t n) {
+  if (n < W) {
+    float largest = x[0];
+    for (int64_t i = 1; i < n; i++) largest = largest > x[i] ? largest : x[i];
+    return vf1(largest);
+  }
+  vf m0 = vf_load(x + n - W), m1 = m0, m2 = m0, m3 = m0;   // the last elements, which the loops leave out
+  int64_t i = 0;
+  for (; i + 4 * W <= n; i += 4 * W) {
+    m0 = vf_max(m0, vf_load(x + i));
+    m1 = vf_max(m1, vf_load(x + i + W));
+    m2 = vf_max(m2, vf_load(x + i + 2 * W));
+    m3 = vf_max(m3, vf_load(x + i + 3 * W));
+  }
+  for (; i + W <= n; i += W) m0 = vf_max(m0, vf_load(x + i));
+  return lanes_within(LANES_MAX, vf_max(vf_max(m0, m1), vf_max(m2, m3)));
+}
+
+// Sum of e^(x - largest), in every lane; the powers themselves go to y where it is given. y may be x.
+INL vf exponentials(float *y, const float *x, int64_t n, vf largest) {
+  vf sum[LANE_VECTORS] = {0};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    EACH_LANE_VECTOR {
+      vf e = v_exp_neg(vf_load(x + i + j * W) - largest);
+      if (y) vf_store(y + i + j * W, e);
+      sum[j] += e;
+    }
+  }
+  EACH_LANE_VECTOR {
+    int left = lanes_left(n - i - j * W);
+    if (left) {
+      vf e = v_exp_neg(vf_loadn(x + i + j * W, left) - largest);
+      if (y) vf_storen(y + i + j * W, e, left);
+      sum[j] += lanes_first(e, left);
+    }
+  }
+  return lanes_total(LANES_SUM, sum);
+}
+
+INL void softmax_row(float *y, const float *x, int64_t n, bool masked_is_zero) {
+  vf largest = row_max(x, n);
+  if (masked_is_zero) largest = vf_sel(vf_eq(largest, vf1(-VMATH_INF)), vf1(0), largest);
+  vf sum = exponentials(y, x, n, largest), factor = vf1(1) / sum;
+  if (masked_is_zero) factor = vf_sel(vf_eq(sum, vf1(0)), vf1(0), factor);
+  int64_t i = 0;
+  for (; i + W <= n; i += W) vf_store(y + i, vf_load(y + i) * factor);
+  if (i < n) store_left(y + i, load_left(y + i, n - i) * factor, n - i);
+}
+
+INL void log_softmax_row(float *y, const float *x, int64_t n) {
+  vf largest = row_max(x, n), log_sum = v_log(exponentials(0, x, n, largest));
+  int64_t i = 0;
+  for (; i + W <= n; i += W) vf_store(y + i, (vf_load(x + i) - largest) - log_sum);
+  if (i < n) store_left(y + i, (load_left(x + i, n - i) - largest) - log_sum, n - i);
+}
+
+// ---- softmax along another axis --------------------------------------------------------------------------------------------------------
+enum { COLUMN_VECTORS = 4, COLUMNS = COLUMN_VECTORS * W };
+#define EACH_COLUMN_VECTOR UNROLL(4) for (int j = 0; j < vectors; j++)
+
+// x and y point at element 0 of neighbouring columns of n elements, `step` floats apart: `vectors` vectors of them, of `lanes` lanes each.
+INL void softmax_columns(float *y, const float *x, int64_t n, int64_t step, int vectors, int lanes, bool log, bool masked_is_zero) {
+  const vf zero = vf1(0);
+  vf largest[COLUMN_VECTORS], sum[COLUMN_VECTORS], factor[COLUMN_VECTORS];
+  EACH_COLUMN_VECTOR largest[j] = vf1(-VMATH_INF), sum[j] = zero;
+  for (int64_t i = 0; i < n; i++) EACH_COLUMN_VECTOR largest[j] = vf_max(vf_loadn(x + i * step + j * W, lanes), largest[j]);
+  if (masked_is_zero) EACH_COLUMN_VECTOR largest[j] = vf_sel(vf_eq(largest[j], vf1(-VMATH_INF)), zero, largest[j]);
+  for (int64_t i = 0; i < n; i++) {
+    EACH_COLUMN_VECTOR {
+      vf e = v_exp_neg(vf_loadn(x + i * step + j * W, lanes) - largest[j]);
+      if (!log) vf_storen(y + i * step + j * W, e, lanes);
+      sum[j] += e;
+    }
+  }
+  EACH_COLUMN_VECTOR factor[j] = log ? v_log(sum[j]) : vf1(1) / sum[j];
+  if (masked_is_zero) EACH_COLUMN_VECTOR factor[j] = vf_sel(vf_eq(sum[j], zero), zero, factor[j]);
+  for (int64_t i = 0; i < n; i++) {
+    EACH_COLUMN_VECTOR {
+      const float *from = (log ? x : y) + i * step + j * W;
+      vf a = vf_loadn(from, lanes);
+      vf_storen(y + i * step + j * W, log ? (a - largest[j]) - factor[j] : a * factor[j], lanes);
+    }
+  }
+}
+
+INL void softmax_rows(const rml_args *args, bool log, bool masked_is_zero) {
+  const int64_t *p = args->p, outer = p[0], n = p[1], inner = p[2];
+  float *y = args->ptr[0];
+  const float *x = args->ptr[1];
+  int64_t pieces = (inner + COLUMNS - 1) / COLUMNS, begin, end;   // per outer index
+  rml_share(outer * pieces, args->thread, args->threads, &begin, &end);
+  for (int64_t piece = begin; piece < end; piece++) {
+    int64_t column = piece % pieces * COLUMNS, at = piece / pieces * n * inner, last = column + COLUMNS < inner ? column + COLUMNS : inner;
+    if (inner == 1) {
+      if (log) log_softmax_row(y + at, x + at, n);
+      else softmax_row(y + at, x + at, n, masked_is_zero);
+    } else if (last - column == COLUMNS) {
+      softmax_columns(y + at + column, x + at + column, n, inner, COLUMN_VECTORS, W, log, masked_is_zero);
+    } else {
+      for (; column < last; column += W)
+        softmax_columns(y + at + column, x + at + column, n, inner, 1, lanes_left(last - column), log, masked_is_zero);
+    }
+  }
+}
+
+void RML_KERNEL(softmax)(const rml_args *args) {
+  if (args->p[1] == 0) return;
+  if (args->p[3]) softmax_rows(args, true, false);
+  else if (args->p[4]) softmax_rows(args, false, true);
+  else softmax_rows(args, false, false);
+}
+
+// ---- layer normalisation ---------------------------------------------------------------------------------------------------------------
+INL vf row_sum(const float *x, int64_t n) {
+  vf sum[LANE_VECTORS] = {0};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) EACH_LANE_VECTOR sum[j] += vf_load(x + i + j * W);
+  if (i < n) EACH_LANE_VECTOR sum[j] += load_left(x + i + j * W, n - i - j * W);
+  return lanes_total(LANES_SUM, sum);
+}
+
+// Sum of (x - mean)^2.
+INL vf row_spread(const float *x, int64_t n, vf mean) {
+  vf sum[LANE_VECTORS] = {0};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    EACH_LANE_VECTOR {
+      vf d = vf_load(x + i + j * W) - mean;
+      sum[j] = vf_fma(d, d, sum[j]);
+    }
+  }
+  if (i < n) {
+    EACH_LANE_VECTOR {
+      int left = lanes_left(n - i - j * W);
+      vf d = lanes_first(vf_loadn(x + i + j * W, left) - mean, left);
+      sum[j] = vf_fma(d, d, sum[j]);
+    }
+  }
+  return lanes_total(LANES_SUM, sum);
+}
+
+INL vf normalise(vf x, vf mean, vf factor, const float *scale, const float *bias, int lanes) {
+  vf y = (x - mean) * factor;
+  if (scale && bias) return vf_fma(y, vf_loadn(scale, lanes), vf_loadn(bias, lanes));
+  if (scale) return y * vf_loadn(scale, lanes);
+  return bias ? y + vf_loadn(bias, lanes) : y;
+}
+
+INL void layer_norm_rows(const rml_args *args, const float *scale, const float *bias) {
+  const int64_t *p = args->p, rows = p[0], n = p[1];
+  double eps;
+  memcpy(&eps, &p[2], sizeof eps);
+  int64_t begin, end;
+  rml_share(rows, args->thread, args->threads, &begin, &end);
+  for (int64_t row = begin; row < end; row++) {
+    float *y = (float *)args->ptr[0] + row * n;
+    const float *x = (const float *)args->ptr[1] + row * n;
+    vf count = vf1((float)n), mean = row_sum(x, n) / count;
+    vf factor = v_rsqrt(row_spread(x, n, mean) / count + vf1((float)eps));
+    int64_t i = 0;
+    for (; i + W <= n; i += W) vf_store(y + i, normalise(vf_load(x + i), mean, factor, scale ? scale + i : 0, bias ? bias + i : 0, W));
+    int left = lanes_left(n - i);
+    if (left) vf_storen(y + i, normalise(vf_loadn(x + i, left), mean, factor, scale ? scale + i : 0, bias ? bias + i : 0, left), left);
+  }
+}
+
+void RML_KERNEL(layer_norm)(const rml_args *args) {
+  const float *scale = args->ptr[2], *bias = args->ptr[3];
+  if (scale && bias) {   // the usual case gets a loop without tests
+    layer_norm_rows(args, scale, bias);
+  } else {
+    layer_norm_rows(args, scale, bias);
+  }
+}

@@ -1,0 +1,203 @@
+"""Pickling, processes, foreign arrays, intermediates, memory: what Python users expect of an object."""
+
+import io
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rml_exec import Executor, GraphBuilder, InputError, load_graph, save_graph
+from rml_exec.runtime.reference import run_reference
+from tests.helpers.graphs import cnn_graph, mlp_graph, random_inputs
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def model(tmp_path):
+    for path in DATA.glob("tiny_cnn.*"):
+        shutil.copy(path, tmp_path)
+    return tmp_path / "tiny_cnn"
+
+
+def test_a_file_backed_executor_pickles_by_path(model):
+    executor = Executor.create(load_graph(model), threads=1, fuse=False, numerics="exact")
+    content = pickle.dumps(executor)
+    assert len(content) < 2000
+    restored = pickle.loads(content)
+    assert (restored.threads, restored.numerics) == (1, "exact")
+    assert restored.steps == executor.steps
+    inputs = random_inputs(executor.graph)
+    np.testing.assert_array_equal(restored.run(inputs)["y"], executor.run(inputs)["y"])
+
+
+def test_a_pickle_of_a_model_that_changed_since_is_refused(model):
+    content = pickle.dumps(Executor.create(load_graph(model)))
+    save_graph(cnn_graph(size=10), model)
+    with pytest.raises(InputError, match="must be the model that was pickled"):
+        pickle.loads(content)
+
+
+def test_an_executor_of_a_graph_in_memory_pickles_with_it():
+    executor = Executor.create(mlp_graph())
+    restored = pickle.loads(pickle.dumps(executor))
+    inputs = random_inputs(executor.graph)
+    np.testing.assert_array_equal(restored.run(inputs)["y"], executor.run(inputs)["y"])
+
+
+def test_a_graph_changed_after_loading_is_not_taken_for_its_file(model):
+    graph = load_graph(model)
+    changed = graph.with_nodes(tuple(replace(node, metadata={}) for node in graph.nodes))
+    assert len(pickle.dumps(Executor.create(changed))) > len(pickle.dumps(Executor.create(graph)))
+
+
+_EXECUTOR = None
+
+
+def _run_global(seed):
+    return _EXECUTOR.run(random_inputs(_EXECUTOR.graph, seed))["y"]
+
+
+def _run(executor, seed):
+    return executor.run(random_inputs(executor.graph, seed))["y"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_it_crosses_process_pools(model, method):
+    executor = Executor.create(load_graph(model), threads=2)
+    want = [_run(executor, seed) for seed in range(4)]  # the thread pool has run in this process
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        got = list(pool.map(_run, [executor] * 4, range(4), timeout=120))
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_forked_child_uses_its_parents_executor_with_threads(model):
+    global _EXECUTOR
+    _EXECUTOR = Executor.create(load_graph(model), threads=2)
+    want = _run_global(0)
+    for _ in range(10):
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            np.testing.assert_array_equal(pool.apply_async(_run_global, (0,)).get(60), want)
+    np.testing.assert_array_equal(_run_global(0), want)
+
+
+def test_it_runs_in_a_thread_pool(model):
+    executor = Executor.create(load_graph(model))
+    want = [_run(executor, seed) for seed in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        for one, other in zip(pool.map(lambda seed: _run(executor, seed), range(16)), want, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_graphs_load_from_bytes_and_file_objects(model):
+    json, weights = model.with_suffix(".json").read_bytes(), model.with_suffix(".safetensors").read_bytes()
+    inputs = random_inputs(load_graph(model))
+    want = Executor.create(load_graph(model)).run(inputs)["y"]
+    for graph in (load_graph(json, weights), load_graph(io.BytesIO(json), io.BytesIO(weights))):
+        np.testing.assert_array_equal(Executor.create(graph).run(inputs)["y"], want)
+
+
+class _DLPackOnly:
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+def test_dlpack_and_buffers_are_taken_without_a_copy():
+    b = GraphBuilder("first")
+    x = b.input("x", "f32", (4,))
+    b.output("y", b.add("neg", [x]))
+    executor = Executor.create(b.build())
+    array = np.arange(4, dtype=np.float32)
+    from rml_exec.runtime.binding import Signature, bind_inputs
+
+    for foreign in (_DLPackOnly(array), memoryview(array)):
+        (taken,) = bind_inputs(Signature(executor.input_types), [foreign])
+        assert np.shares_memory(taken, array)
+        np.testing.assert_array_equal(executor.run([foreign])["y"], -array)
+
+
+def test_wanted_intermediates_come_with_the_outputs():
+    graph = cnn_graph(batch=2)
+    executor, inputs = Executor.create(graph), random_inputs(graph)
+    names = [value.name for node in graph.nodes for value in node.outputs][:-1]
+    want = run_reference(graph, inputs, precision="f32", want=names)
+    got = executor.run(inputs, want=names)
+    assert list(got) == ["y", *names]
+    for name, array in got.items():
+        np.testing.assert_allclose(array, want[name], rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(executor.run(inputs)["y"], got["y"])
+
+
+def test_a_value_that_a_fusion_swallowed_is_an_error_naming_the_step():
+    b = GraphBuilder("swallow")
+    x = b.input("x", "f32", (4,))
+    b.output("y", b.add("relu", [b.add("neg", [x], outputs=["inside"])]))
+    graph = b.build()
+    array = np.array([1, -2, 3, -4], np.float32)
+    with pytest.raises(InputError, match=r"fused\(neg,relu\)"):
+        Executor.create(graph).run([array], want=["inside"])
+    np.testing.assert_array_equal(Executor.create(graph, fuse=False).run([array], want=["inside"])["inside"], -array)
+
+
+@pytest.mark.parametrize(("name", "text"), [("nothing", "has no such value"), ("y", "names an output")])
+def test_a_name_that_cannot_be_wanted_is_refused(name, text):
+    b = GraphBuilder("want")
+    b.output("y", b.add("neg", [b.input("x", "f32", (4,))], outputs=["value"]))
+    with pytest.raises(InputError, match=text):
+        Executor.create(b.build()).run([np.zeros(4, np.float32)], want=[name])
+
+
+def test_trim_gives_idle_arenas_back():
+    graph = cnn_graph()
+    executor = Executor.create(graph)
+    executor.run(random_inputs(graph))
+    assert executor.pool.bytes_held > 0
+    executor.trim()
+    assert executor.pool.bytes_held == 0
+    executor.run(random_inputs(graph))
+
+
+def test_packed_weights_are_shared_by_executors_of_one_graph():
+    from rml_exec.runtime import shared
+
+    graph = mlp_graph(sizes=(31, 37, 41))
+    first = Executor.create(graph)
+    count = len(shared._entries)
+    second = Executor.create(graph, fuse=False)
+    assert len(shared._entries) == count
+    del first, second
+    assert len(shared._entries) < count
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_run_opens_no_socket_and_writes_nothing(model):
+    code = (
+        "import os, numpy as np\n"
+        "from rml_exec import Executor, load_graph\n"
+        f"executor = Executor.create(load_graph({str(model)!r}), threads=2)\n"
+        "for _ in range(3): executor.run([np.zeros(t.shape, np.float32) for t in executor.input_types.values()])\n"
+    )
+    log = model.with_name("log")
+    done = subprocess.run(
+        ["strace", "-f", "-o", str(log), "-e", "trace=%network,write,pwrite64,writev,openat,creat,unlink,rename", sys.executable, "-B", "-c", code],
+        capture_output=True, check=True, env=os.environ,
+    )  # fmt: skip
+    assert done.stdout == done.stderr == b""
+    lines = log.read_text().splitlines()
+    assert any("tiny_cnn.json" in line for line in lines)
+    assert [line for line in lines if any(call in line for call in ("socket(", "connect(", "write", "creat(", "O_WRONLY", "O_RDWR", "unlink(", "rename("))] == []
