@@ -69,7 +69,7 @@ class Trace:
         return [array.shape for array in self.inputs.values()]
 
     def outputs(self) -> list[tuple[str, Any]]:
-        """Returns (interface name, symbolic tensor) of every output, in TensorFlow's order: that of the keys of a dict is not always the same."""
+        """Returns (interface name, symbolic tensor) of every output, in TensorFlow's order: keys of a dict do not always keep theirs."""
         named = name_outputs(self.concrete.structured_outputs)
         if not named:
             raise ExportError.of("export", "the model must return at least one tensor", "None")

@@ -20,6 +20,7 @@ from exporters.from_tf.table import TABLE, Constants, Context, Known, RefusalErr
 from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.errors import TypeInferenceError
 from rml_exec.ir.graph import Graph
+from rml_exec.ir.names import Names
 from rml_exec.loading import GraphBuilder
 
 __all__ = ["build_graph"]
@@ -70,10 +71,10 @@ def build_graph(
         UnsupportedOperatorsError: operators without a lowering, all of them at once.
     """
     builder = GraphBuilder(name, producer=producer)
-    walker = _Walker(builder)
+    walker = _Walker(builder, concrete.graph.variables)
     captured = {inner.name: outer for outer, inner in concrete.graph.captures}
     arguments = [tensor for tensor in concrete.graph.inputs if tensor.name not in captured]
-    bound: dict[str, Value | None] = {inner: walker.captured(concrete.graph, inner, outer) for inner, outer in captured.items()}
+    bound: dict[str, Value | None] = {inner: walker.captured(inner, outer) for inner, outer in captured.items()}
     try:
         for tensor, input_name, shape in zip(arguments, input_names, input_shapes, strict=True):
             bound[tensor.name] = builder.input(input_name, dtype_of(tensor.dtype.as_numpy_dtype), shape)
@@ -90,31 +91,21 @@ def build_graph(
 class _Walker:
     """Lowers the operations of a graph and of the functions that it calls. A value is None where its operation was refused."""
 
-    def __init__(self, builder: GraphBuilder) -> None:
+    def __init__(self, builder: GraphBuilder, variables: Sequence[Any]) -> None:
         self._tf = load_tensorflow()
         self._builder = builder
         self._constants = Constants(builder)
         self._source_lines = _SourceLines(self._tf)
-        self._variables: dict[int, Variable] = {}
-        self._variable_names: set[str] = set()
+        names = Names()
+        self._variables = {id(variable.handle): (variable, names.take(variable.name.partition(":")[0])) for variable in variables}
         self.unsupported: list[Unsupported] = []
 
-    def captured(self, graph: Any, name: str, outer: Any) -> Value:
+    def captured(self, name: str, outer: Any) -> Value:
         """Returns the value of a captured tensor: a variable, or an eager tensor that the function closes over."""
         if outer.dtype != self._tf.resource:
             return Known(outer.numpy(), name.partition(":")[0])
-        if id(outer) not in self._variables:
-            variable = next((variable for variable in graph.variables if variable.handle is outer), None)
-            if variable is None:
-                return Variable(None)
-            wish = key = variable.name.partition(":")[0]
-            count = 0
-            while key in self._variable_names:
-                count += 1
-                key = f"{wish}_{count}"
-            self._variable_names.add(key)
-            self._variables[id(outer)] = Variable(Known(variable.numpy(), key, key))
-        return self._variables[id(outer)]
+        variable, key = self._variables.get(id(outer), (None, ""))
+        return Variable(None if variable is None else Known(variable.numpy(), key, key))
 
     def operand(self, value: Value | None) -> str:
         """Returns the name in the graph of a value that was not refused."""

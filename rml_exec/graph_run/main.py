@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rml_exec.errors import RmlError
 from rml_exec.graph_run.runner import RunOptions, run_model
+from rml_exec.graph_run.show import SHOWN, show_data, show_text
 
 __all__ = ["main"]
 
@@ -48,20 +51,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", action="store_true", help="time per kind of step, slowest first")
     parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="turn every fusion off")
     parser.add_argument("--numerics", choices=("fast", "exact"), default="fast", help="exact: IEEE, the same bits on every machine with FMA")
+    parser.add_argument("--show", choices=SHOWN, help="print the graph, the steps, the plan's actions or the memory plan instead of running")
+    parser.add_argument("--json", action="store_true", help="with --show: print JSON")
+    parser.add_argument("--events", type=Path, metavar="FILE", help="write the event log of one profiled run, as JSON lines")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of one profiled run, for Perfetto or chrome://tracing")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable."""
     arguments = vars(_parser().parse_args(argv))
-    model = arguments.pop("model")
+    model, shown, as_json = arguments.pop("model"), arguments.pop("show"), arguments.pop("json")
     try:
-        report = run_model(model, RunOptions(**arguments))
+        return _run(model, shown, as_json, RunOptions(**arguments))
     except RmlError as error:
         print(f"rml-graph-run: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader of standard output went away, as `head` does; nothing is left to say to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(model: str, shown: str | None, as_json: bool, options: RunOptions) -> int:
+    if shown is not None:
+        executor = options.create(model)
+        print(json.dumps(show_data(executor, shown), indent=1) if as_json else show_text(executor, shown), end="\n" if as_json else "", flush=True)
+        return 0
+    report = run_model(model, options)
     if report.comparison is not None and report.comparison.reason:
         print(f"rml-graph-run: {model}: {report.comparison.reason}", file=sys.stderr)
-    print(report.to_json())
+    print(report.to_json(), flush=True)
     return 0 if report.passed else 1
-

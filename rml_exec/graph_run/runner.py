@@ -14,6 +14,7 @@ import numpy as np
 from rml_exec.errors import GraphFormatError, InputError
 from rml_exec.graph_run.compare import Comparison, compare_with_golden
 from rml_exec.graph_run.latency import Latency, measure, summarize
+from rml_exec.graph_run.trace import write_events, write_trace
 from rml_exec.ir.format import model_paths
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden
 from rml_exec.loading import load_graph
@@ -40,6 +41,8 @@ class RunOptions:
         profile: report the time per step label.
         fuse: False turns every fusion off.
         numerics: "fast" or "exact".
+        events: file for the event log of one profiled run.
+        trace: file for the Perfetto trace of one profiled run.
     """
 
     inputs: Path | None = None
@@ -52,6 +55,12 @@ class RunOptions:
     profile: bool = False
     fuse: bool = True
     numerics: str = "fast"
+    events: Path | None = None
+    trace: Path | None = None
+
+    def create(self, model: str | Path) -> Executor:
+        """Returns the executor of a model under these options."""
+        return Executor.create(load_graph(model), threads=self.threads, fuse=self.fuse, numerics=self.numerics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +144,7 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
     """
     options = options or RunOptions()
     start = time.perf_counter()
-    executor = Executor.create(load_graph(model), threads=options.threads, fuse=options.fuse, numerics=options.numerics)
+    executor = options.create(model)
     load_ms = (time.perf_counter() - start) * 1e3
     golden = load_golden(model, options.inputs)
     inputs: Mapping[str, np.ndarray] = golden.inputs
@@ -150,4 +159,10 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
     if options.profile:
         profiles = [executor.run_profiled(inputs)[1] for _ in range(options.bench or _PROFILED_RUNS)]
         profile = tuple(summarize_by_label(profiles))
+    if options.events or options.trace:
+        one_run = executor.run_profiled(inputs)[1]
+        if options.events:
+            write_events(options.events, executor, one_run)
+        if options.trace:
+            write_trace(options.trace, executor, one_run)
     return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from rml_exec.ir.graph import Graph
+from rml_exec.ir.graph import Function, Graph
 from rml_exec.passes.base import Pass, run_passes
+from rml_exec.passes.bind_constants import BIND_CONSTANTS
 from rml_exec.passes.choose_layout import CHOOSE_LAYOUT
 from rml_exec.passes.fold_conv_bias import FOLD_CONV_BIAS
 from rml_exec.passes.fuse_elementwise import FUSE_ELEMENTWISE
@@ -20,11 +22,23 @@ PIPELINE: tuple[Pass, ...] = (
 
 
 def lower_graph(graph: Graph, *, fuse: bool = True, verify: Callable[[Graph], object] | None = None) -> Graph:
-    """Returns the graph that the executor compiles: the pipeline's result on a verified graph.
+    """Returns the graph that the executor compiles: the pipeline's result on a verified graph, and on each of its functions.
+
+    Before the pipeline, constants move into the functions that get them as operands: the passes see them where they are used.
 
     Args:
         graph: a verified graph.
         fuse: False leaves out every pass marked as a fusion.
         verify: see :func:`rml_exec.passes.base.run_passes`.
     """
-    return run_passes(graph, (step for step in PIPELINE if fuse or not step.fusion), verify)
+    steps = [step for step in PIPELINE if fuse or not step.fusion]
+    graph = run_passes(graph, [BIND_CONSTANTS], verify)
+    functions = {name: _lower_function(function, graph, steps, verify) for name, function in graph.functions.items()}
+    return run_passes(replace(graph, functions=functions), steps, verify)
+
+
+def _lower_function(function: Function, graph: Graph, steps: Sequence[Pass], verify: Callable[[Graph], object] | None) -> Function:
+    """Returns what the passes make of a function: they see it as a graph of its own that calls the same functions."""
+    body = Graph(function.name, function.inputs, function.outputs, function.constants, function.nodes, functions=graph.functions)
+    lowered = run_passes(body, steps, verify)
+    return Function(lowered.name, lowered.inputs, lowered.outputs, lowered.constants, lowered.nodes)

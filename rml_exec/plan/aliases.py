@@ -69,7 +69,7 @@ def resolve_views(body: Body, types: Mapping[str, TensorType]) -> dict[str, View
 
 
 def _reshape(view: View, old: Shape, new: Shape, attrs: Mapping[str, Any]) -> View | None:
-    """NumPy's rule: merges the axes into the longest runs that step evenly and cuts the runs into the new axes; None where one fits in no run."""
+    """NumPy's rule: merges axes into the longest runs that step evenly and cuts the runs into the new axes; None if one crosses runs."""
     runs: list[tuple[int, int]] = []  # (elements, stride of the innermost axis)
     for dim, step in zip(old, view.strides, strict=True):
         if dim == 1:

@@ -25,6 +25,9 @@ INL vf row_max(const float *x, int64_t n) {
   return lanes_within(LANES_MAX, vf_max(vf_max(m0, m1), vf_max(m2, m3)));
 }
 
+// The last step: x and the logarithm of the sum for log_softmax, else e^(x - largest) and one over the sum.
+INL vf softmax_result(vf a, vf largest, vf factor, bool log) { return log ? (a - largest) - factor : a * factor; }
+
 // Sum of e^(x - largest), in every lane; the powers themselves go to y where it is given. y may be x.
 INL vf exponentials(float *y, const float *x, int64_t n, vf largest) {
   vf sum[LANE_VECTORS] = {0};
@@ -47,21 +50,27 @@ INL vf exponentials(float *y, const float *x, int64_t n, vf largest) {
   return lanes_total(LANES_SUM, sum);
 }
 
-INL void softmax_row(float *y, const float *x, int64_t n, bool masked_is_zero) {
-  vf largest = row_max(x, n);
-  if (masked_is_zero) largest = vf_sel(vf_eq(largest, vf1(-VMATH_INF)), vf1(0), largest);
-  vf sum = exponentials(y, x, n, largest), factor = vf1(1) / sum;
-  if (masked_is_zero) factor = vf_sel(vf_eq(sum, vf1(0)), vf1(0), factor);
-  int64_t i = 0;
-  for (; i + W <= n; i += W) vf_store(y + i, vf_load(y + i) * factor);
-  if (i < n) store_left(y + i, load_left(y + i, n - i) * factor, n - i);
-}
+// Short rows go through the passes in groups, so that the long chain of additions at the end of a row overlaps with the next row's work.
+enum { GROUP = 8, GROUP_FLOATS = 4096 };
 
-INL void log_softmax_row(float *y, const float *x, int64_t n) {
-  vf largest = row_max(x, n), log_sum = v_log(exponentials(0, x, n, largest));
-  int64_t i = 0;
-  for (; i + W <= n; i += W) vf_store(y + i, (vf_load(x + i) - largest) - log_sum);
-  if (i < n) store_left(y + i, (load_left(x + i, n - i) - largest) - log_sum, n - i);
+INL int64_t rows_at_once(int64_t n) { return n * GROUP <= GROUP_FLOATS ? GROUP : 1; }
+
+// `rows` <= GROUP rows of n elements.
+INL void softmax_group(float *y, const float *x, int64_t rows, int64_t n, bool log, bool masked_is_zero) {
+  vf largest[GROUP], sum[GROUP];
+  for (int64_t r = 0; r < rows; r++) largest[r] = row_max(x + r * n, n);
+  for (int64_t r = 0; r < rows; r++) {
+    if (masked_is_zero) largest[r] = vf_sel(vf_eq(largest[r], vf1(-VMATH_INF)), vf1(0), largest[r]);
+    sum[r] = exponentials(log ? 0 : y + r * n, x + r * n, n, largest[r]);
+  }
+  for (int64_t r = 0; r < rows; r++, x += n, y += n) {
+    const float *from = log ? x : y;
+    vf factor = log ? v_log(sum[r]) : vf1(1) / sum[r];
+    if (masked_is_zero) factor = vf_sel(vf_eq(sum[r], vf1(0)), vf1(0), factor);
+    int64_t i = 0;
+    for (; i + W <= n; i += W) vf_store(y + i, softmax_result(vf_load(from + i), largest[r], factor, log));
+    if (i < n) store_left(y + i, softmax_result(load_left(from + i, n - i), largest[r], factor, log), n - i);
+  }
 }
 
 // ---- softmax along another axis --------------------------------------------------------------------------------------------------------
@@ -87,24 +96,27 @@ INL void softmax_columns(float *y, const float *x, int64_t n, int64_t step, int 
   for (int64_t i = 0; i < n; i++) {
     EACH_COLUMN_VECTOR {
       const float *from = (log ? x : y) + i * step + j * W;
-      vf a = vf_loadn(from, lanes);
-      vf_storen(y + i * step + j * W, log ? (a - largest[j]) - factor[j] : a * factor[j], lanes);
+      vf_storen(y + i * step + j * W, softmax_result(vf_loadn(from, lanes), largest[j], factor[j], log), lanes);
     }
   }
 }
 
-INL void softmax_rows(const rml_args *args, bool log, bool masked_is_zero) {
+INL void softmax(const rml_args *args, bool log, bool masked_is_zero) {
   const int64_t *p = args->p, outer = p[0], n = p[1], inner = p[2];
   float *y = args->ptr[0];
   const float *x = args->ptr[1];
   int64_t pieces = (inner + COLUMNS - 1) / COLUMNS, begin, end;   // per outer index
   rml_share(outer * pieces, args->thread, args->threads, &begin, &end);
+  if (inner == 1) {
+    for (int64_t row = begin, rows; row < end; row += rows) {
+      rows = end - row < rows_at_once(n) ? end - row : rows_at_once(n);
+      softmax_group(y + row * n, x + row * n, rows, n, log, masked_is_zero);
+    }
+    return;
+  }
   for (int64_t piece = begin; piece < end; piece++) {
     int64_t column = piece % pieces * COLUMNS, at = piece / pieces * n * inner, last = column + COLUMNS < inner ? column + COLUMNS : inner;
-    if (inner == 1) {
-      if (log) log_softmax_row(y + at, x + at, n);
-      else softmax_row(y + at, x + at, n, masked_is_zero);
-    } else if (last - column == COLUMNS) {
+    if (last - column == COLUMNS) {
       softmax_columns(y + at + column, x + at + column, n, inner, COLUMN_VECTORS, W, log, masked_is_zero);
     } else {
       for (; column < last; column += W)
@@ -115,9 +127,9 @@ INL void softmax_rows(const rml_args *args, bool log, bool masked_is_zero) {
 
 void RML_KERNEL(softmax)(const rml_args *args) {
   if (args->p[1] == 0) return;
-  if (args->p[3]) softmax_rows(args, true, false);
-  else if (args->p[4]) softmax_rows(args, false, true);
-  else softmax_rows(args, false, false);
+  if (args->p[3]) softmax(args, true, false);
+  else if (args->p[4]) softmax(args, false, true);
+  else softmax(args, false, false);
 }
 
 // ---- layer normalisation ---------------------------------------------------------------------------------------------------------------
@@ -156,29 +168,33 @@ INL vf normalise(vf x, vf mean, vf factor, const float *scale, const float *bias
   return bias ? y + vf_loadn(bias, lanes) : y;
 }
 
-INL void layer_norm_rows(const rml_args *args, const float *scale, const float *bias) {
-  const int64_t *p = args->p, rows = p[0], n = p[1];
+INL void layer_norm_group(float *y, const float *x, int64_t rows, int64_t n, float eps, const float *scale, const float *bias) {
+  const vf count = vf1((float)n);
+  vf mean[GROUP], factor[GROUP];
+  for (int64_t r = 0; r < rows; r++) mean[r] = row_sum(x + r * n, n) / count;
+  for (int64_t r = 0; r < rows; r++) factor[r] = v_rsqrt(row_spread(x + r * n, n, mean[r]) / count + vf1(eps));
+  for (int64_t r = 0; r < rows; r++, x += n, y += n) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W) vf_store(y + i, normalise(vf_load(x + i), mean[r], factor[r], scale ? scale + i : 0, bias ? bias + i : 0, W));
+    int left = lanes_left(n - i);
+    if (left) vf_storen(y + i, normalise(vf_loadn(x + i, left), mean[r], factor[r], scale ? scale + i : 0, bias ? bias + i : 0, left), left);
+  }
+}
+
+INL void layer_norm(const rml_args *args, const float *scale, const float *bias) {
+  const int64_t *p = args->p, n = p[1];
   double eps;
   memcpy(&eps, &p[2], sizeof eps);
   int64_t begin, end;
-  rml_share(rows, args->thread, args->threads, &begin, &end);
-  for (int64_t row = begin; row < end; row++) {
-    float *y = (float *)args->ptr[0] + row * n;
-    const float *x = (const float *)args->ptr[1] + row * n;
-    vf count = vf1((float)n), mean = row_sum(x, n) / count;
-    vf factor = v_rsqrt(row_spread(x, n, mean) / count + vf1((float)eps));
-    int64_t i = 0;
-    for (; i + W <= n; i += W) vf_store(y + i, normalise(vf_load(x + i), mean, factor, scale ? scale + i : 0, bias ? bias + i : 0, W));
-    int left = lanes_left(n - i);
-    if (left) vf_storen(y + i, normalise(vf_loadn(x + i, left), mean, factor, scale ? scale + i : 0, bias ? bias + i : 0, left), left);
+  rml_share(p[0], args->thread, args->threads, &begin, &end);
+  for (int64_t row = begin, rows; row < end; row += rows) {
+    rows = end - row < rows_at_once(n) ? end - row : rows_at_once(n);
+    layer_norm_group((float *)args->ptr[0] + row * n, (const float *)args->ptr[1] + row * n, rows, n, (float)eps, scale, bias);
   }
 }
 
 void RML_KERNEL(layer_norm)(const rml_args *args) {
   const float *scale = args->ptr[2], *bias = args->ptr[3];
-  if (scale && bias) {   // the usual case gets a loop without tests
-    layer_norm_rows(args, scale, bias);
-  } else {
-    layer_norm_rows(args, scale, bias);
-  }
+  if (scale && bias) layer_norm(args, scale, bias);   // the usual case gets a loop without tests
+  else layer_norm(args, scale, bias);
 }
