@@ -35,8 +35,8 @@ def _seconds(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bench_frameworks",
-        description="Measures the executor against the frameworks its models come from: exports what is missing, checks every cell against the "
-        "golden, times it in a pinned process of its own, and prints one table.",
+        description="Measures the executor against the frameworks its models come from: exports what is missing, checks every cell against "
+        "the golden, times it in a pinned process of its own, and prints one table.",
         epilog="exit codes: 0 ok, 1 a cell does not match the golden, 2 bad usage or a failed export, 5 unavailable on this machine",
     )
     parser.add_argument("--export-only", action="store_true", help="export what is missing, measure nothing")
@@ -44,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", metavar="A,B", help="models to run (default: all of the zoo)")
     parser.add_argument("--frameworks", metavar="A,B", help=f"arms to run, of {', '.join(ARMS)} (default: all)")
     parser.add_argument("--threads", default="1", metavar="1,2", help="thread counts (default %(default)s)")
-    parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="longest wait for one step of a cell (default %(default)s s)")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=120.0, metavar="S", help="longest wait for a step of a cell (default %(default)s)"
+    )
     parser.add_argument("--results", type=Path, metavar="FILE", help="append one JSON line per cell")
     parser.add_argument("--format", choices=_FORMATS, default="table", help="how to print the results (default %(default)s)")
     parser.add_argument("--list", action="store_true", help="show the models and stop")
@@ -160,7 +162,7 @@ def _measure(
     """Yields one record per cell, as soon as the cells of its model and thread count are done."""
     needed = {model.name: model for model, _, _ in groups}
     failures = export_missing(list(needed.values()), options.graphs, timeout_s=options.timeout, progress=progress.task)
-    cores = sorted(os.sched_getaffinity(0))[: available_cpus()]  # fewer than the affinity mask's under a quota: more would only be throttled
+    cores = sorted(os.sched_getaffinity(0))[: available_cpus()]  # a quota may grant fewer: more would be throttled
     for number, (model, threads, arms) in enumerate(groups, 1):
         progress.task(f"[{number}/{len(groups)}] {model.name}, {threads} thread{'s' if threads > 1 else ''}")
         if (failure := failures.get(model.name)) is not None:

@@ -78,7 +78,9 @@ def export_missing(
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, list[str]]:
     """Returns exit code and lines of standard error; 124, as of ``timeout``, if it took too long."""
     try:
-        done = subprocess.run(command, check=False, capture_output=True, env=child_environment(), timeout=timeout_s, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, check=False, capture_output=True, env=child_environment(), timeout=timeout_s, stdin=subprocess.DEVNULL
+        )
         code, text = done.returncode, done.stderr
     except subprocess.TimeoutExpired as error:
         code, text = 124, (error.stderr or b"") + f"\nit took more than {timeout_s:g} s".encode()

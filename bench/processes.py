@@ -45,7 +45,7 @@ def die_with_parent(parent: int) -> None:
 
 
 class WorkerProcess:
-    """A worker process, seen from the supervisor. It runs while :meth:`ask` waits for it and is stopped otherwise; :meth:`close` leaves nothing behind.
+    """A worker process, seen from the supervisor: it runs while :meth:`ask` waits for it, is stopped otherwise, and leaves nothing behind.
 
     Args:
         cell: what the worker is told on its command line.
@@ -56,7 +56,7 @@ class WorkerProcess:
         self._timeout_s = timeout_s
         self._asked = 0
         self._mark = uuid.uuid4().hex
-        self._output = tempfile.TemporaryFile()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
         threads = str(cell["threads"])
         command_read, command_write = os.pipe()
         answer_read, answer_write = os.pipe()
@@ -115,7 +115,7 @@ class WorkerProcess:
         os.waitid(os.P_PIDFD, self._exit, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _marked(self) -> list[int]:
-        """Returns the live processes that carry this worker's mark in their environment: itself and its descendants, whatever their session."""
+        """Returns the live processes with this worker's mark in their environment: itself and its descendants, whatever their session."""
         mark, found = f"{_MARK}={self._mark}".encode(), []
         for entry in os.listdir("/proc"):
             if entry.isdigit():

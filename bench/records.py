@@ -26,8 +26,8 @@ class CellRecord:
         model: zoo name.
         framework: arm of the comparison: ``rml``, ``torch``, ``jax``, ``tf``.
         threads: threads asked for, which is also the number of cores the worker is pinned to.
-        status: ``ok``; ``mismatch`` (outputs differ from the golden: nothing was timed, or a timed output was wrong); ``unavailable`` (framework
-            not installed, too few cores); ``failed`` (crash, timeout, error).
+        status: ``ok``; ``mismatch`` (outputs differ from the golden: nothing was timed, or a timed output was wrong); ``unavailable``
+            (framework not installed, too few cores); ``failed`` (crash, timeout, error).
         reason: one sentence where the status is not ``ok``, or a remark where it is; empty where there is nothing to say.
         check: ``pass`` or ``fail`` of the outputs against the golden, first and last call of every timed block among them; None if not run.
         max_abs_error: largest absolute error of any output of any call that was checked; None where it is not finite.

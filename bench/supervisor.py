@@ -1,8 +1,8 @@
-"""Runs the cells of one model and thread count side by side: a worker process per arm, loaded one after the other, timed in alternating blocks.
+"""Runs the cells of one model and thread count side by side: a worker process per arm, loaded one by one, timed in alternating blocks.
 
-Arms measured minutes apart see different machines. Here every round gives each arm one block of calls, in an order that turns round from round
-to round, so that a slow moment of the machine falls on all arms alike; a ratio is the median over rounds of the ratios within a round. While
-one arm has its turn the others are stopped (SIGSTOP), so that no idle thread pool spins on the measured cores.
+Arms measured minutes apart see different machines. Here every round gives each arm one block of calls, in an order that turns round from
+round to round, so that a slow moment of the machine falls on all arms alike; a ratio is the median over rounds of the ratios within a
+round. While one arm has its turn the others are stopped (SIGSTOP), so that no idle thread pool spins on the measured cores.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Cell:
             strays = self.worker.close()
             self.worker = None
             if strays and not self.reason:
-                self.reason = f"{strays} process{'es' if strays > 1 else ''} outside its process group ran on beside the other arms, and had to be ended"
+                self.reason = f"processes that left its group ran on beside the other arms and were ended: {strays}"
 
     def _merge_check(self, answer: dict[str, Any]) -> None:
         """Keeps the worst check of all that were made."""
@@ -100,9 +100,8 @@ class _Cell:
             fields.update(asdict(summarize([t for block in self.blocks for t in block])))
             if reference is not None and reference.status == "ok":
                 fields["ratio"] = paired_ratio(self.blocks, reference.blocks)
-        return CellRecord(
-            model=model, framework=self.framework, threads=threads, status=self.status, reason=self.reason, environment=dict(environment), **fields
-        )
+        fields.update(status=self.status, reason=self.reason, environment=dict(environment))
+        return CellRecord(model, self.framework, threads, **fields)
 
 
 def run_cells(

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def main() -> int:
     os.sched_setaffinity(0, cell["cores"])  # before the framework is imported: it sizes its thread pools by this mask
     channel = Channel(int(sys.argv[2]), int(sys.argv[3]))
     session = Session(cell)
-    commands = {"load": session.load, "warm_up": session.warm_up, "block": session.block}
+    commands: dict[str, Callable[..., dict[str, Any]]] = {"load": session.load, "warm_up": session.warm_up, "block": session.block}
     while True:
         try:
             command = channel.receive()

@@ -114,4 +114,5 @@ def _json(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str
     return json.dumps({"cells": [asdict(record) for record in records], "geometric_means": means}, indent=1, allow_nan=False) + "\n"
 
 
-_RENDERERS: dict[str, Callable[[Sequence[CellRecord], TextIO, int | None], str]] = {"table": _terminal, "markdown": _markdown, "csv": _csv, "json": _json}
+_Renderer = Callable[[Sequence[CellRecord], TextIO, int | None], str]
+_RENDERERS: dict[str, _Renderer] = {"table": _terminal, "markdown": _markdown, "csv": _csv, "json": _json}

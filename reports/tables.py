@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from statistics import geometric_mean
 
-import numpy as np
 import pandas as pd
 
 from bench.records import REFERENCE, CellRecord
@@ -38,7 +38,8 @@ class Table:
 
     Attributes:
         arms: column names, ``rml`` first.
-        rows: one per model and thread count, then one geometric mean of the ratios per thread count, each arm's over its own models.
+        rows: one per model and thread count, then one geometric mean of the ratios per thread count that has
+            any, each arm's over its own models.
         notes: one sentence per cell that has a reason: everything that is not ``ok``, and remarks.
         environment: the machine and versions, one line.
     """
@@ -61,12 +62,11 @@ def build_table(records: Sequence[CellRecord]) -> Table:
     latest = {(record.model, record.threads, record.framework): record for record in records}
     if not latest:
         return Table((), (), (), "")
-    frame = to_frame(list(latest.values()))
     arms = tuple(sorted(dict.fromkeys(record.framework for record in latest.values()), key=lambda arm: arm != REFERENCE))
     keys = list(dict.fromkeys((record.model, record.threads) for record in latest.values()))
     rows = [Row(model, threads, tuple(_cell(latest.get((model, threads, arm))) for arm in arms)) for model, threads in keys]
-    means = _geometric_means(frame)
-    for threads in dict.fromkeys(threads for _, threads in keys):
+    means = _geometric_means(latest.values())
+    for threads in dict.fromkeys(threads for threads, _ in means):
         rows.append(Row(None, threads, tuple(Cell(ratio=means.get((threads, arm))) for arm in arms)))
     notes = tuple(
         f"{record.model} on {record.framework}, {_threads(record.threads)}: {record.status}: {record.reason}"
@@ -80,14 +80,13 @@ def _cell(record: CellRecord | None) -> Cell:
     return Cell() if record is None else Cell(record.status, record.check, record.median_ms, record.ratio)
 
 
-def _geometric_means(frame: pd.DataFrame) -> dict[tuple[int, str], float]:
+def _geometric_means(records: Iterable[CellRecord]) -> dict[tuple[int, str], float]:
     """Returns (threads, arm) -> geometric mean of the ratios of its cells that are ``ok``."""
-    good = frame[(frame["status"] == "ok") & frame["ratio"].notna()]
-    if good.empty:
-        return {}
-    logs = np.log(good["ratio"].astype(float))
-    means = np.exp(logs.groupby([good["threads"], good["framework"]]).mean())
-    return {(int(threads), str(arm)): float(mean) for (threads, arm), mean in means.items()}  # type: ignore[misc]
+    ratios: dict[tuple[int, str], list[float]] = {}
+    for record in records:
+        if record.status == "ok" and record.ratio is not None:
+            ratios.setdefault((record.threads, record.framework), []).append(record.ratio)
+    return {key: geometric_mean(values) for key, values in ratios.items()}
 
 
 def _threads(count: int) -> str:

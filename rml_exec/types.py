@@ -55,7 +55,7 @@ class DType(enum.Enum):
         return self.value
 
 
-_NUMPY = {
+_NUMPY: dict[DType, np.dtype] = {
     DType.F32: np.dtype(np.float32),
     DType.F64: np.dtype(np.float64),
     DType.F16: np.dtype(np.float16),
@@ -70,7 +70,7 @@ _NUMPY = {
     DType.U64: np.dtype(np.uint64),
     DType.BOOL: np.dtype(np.bool_),
 }
-_FROM_NUMPY = {numpy: dtype for dtype, numpy in _NUMPY.items() if dtype is not DType.BF16}
+_FROM_NUMPY: dict[DType, np.dtype] = {numpy: dtype for dtype, numpy in _NUMPY.items() if dtype is not DType.BF16}
 
 
 @dataclass(frozen=True, slots=True)

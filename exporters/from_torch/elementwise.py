@@ -78,6 +78,12 @@ def _log_of_base(ctx: Context, x: str) -> str:
     return str(ctx.add("mul", [ctx.step("log", [ctx.cast(x, dtype)]), ctx.scalar(1 / math.log(base), dtype)]))
 
 
+@ATEN.lowers("aten.tan")
+def _tan(ctx: Context, x: str) -> str:
+    x = ctx.cast(x, ctx.result().dtype)
+    return str(ctx.add("div", [ctx.step("sin", [x]), ctx.step("cos", [x])], rounding="true"))
+
+
 @ATEN.lowers("aten.reciprocal")
 def _reciprocal(ctx: Context, x: str) -> str:
     dtype = ctx.result().dtype

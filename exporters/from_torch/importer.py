@@ -33,14 +33,13 @@ _DROPPED = re.compile(r"aten\.(_assert_\w+|sym_constrain_range\w*)\b")
 _RANDOM = "it draws random numbers: the graph would not give the same result twice"
 _DATA_DEPENDENT = "shapes or control flow that depend on data are not supported"
 _TRAINING = "it belongs to training"
-_REFUSED = {
-    **dict.fromkeys(
-        ("bernoulli", "multinomial", "native_dropout", "normal", "poisson", "rand", "rand_like", "randint", "randint_like"), _RANDOM
-    ),
-    **dict.fromkeys(("randn", "randn_like", "randperm", "uniform", "exponential", "rrelu_with_noise"), _RANDOM),
-    **dict.fromkeys(("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim"), _DATA_DEPENDENT),
-    **dict.fromkeys(("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm"), _TRAINING),
+_REFUSALS = {
+    _RANDOM: "bernoulli exponential multinomial native_dropout normal poisson rand rand_like randint randint_like randn randn_like "
+    "randperm rrelu_with_noise uniform",
+    _DATA_DEPENDENT: "_local_scalar_dense _unique2 masked_select nonzero unique_dim",
+    _TRAINING: "_native_batch_norm_legit.default _native_batch_norm_legit_functional native_batch_norm",
 }
+_REFUSED = {f"aten.{name}": reason for reason, names in _REFUSALS.items() for name in names.split()}
 _MEANINGLESS = {"layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
 
@@ -141,7 +140,7 @@ class _Importer:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise RefusedError("only tensor operators are supported")
         packet = str(node.target.overloadpacket)
-        if reason := _REFUSED.get(packet.removeprefix("aten.")):
+        if reason := _REFUSED.get(packet) or _REFUSED.get(str(node.target)):
             raise RefusedError(reason)
         operands = [self.values[operand] for operand in node.all_input_nodes]
         if any(operand is None for operand in operands):

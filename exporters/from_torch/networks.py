@@ -214,6 +214,19 @@ def _batch_norm(
     return str(ctx.add("batch_norm", [x, scale, shift, mean, variance], eps=eps, axis=1)), None, None
 
 
+@ATEN.lowers("aten._native_batch_norm_legit.no_stats")
+def _instance_norm(
+    ctx: Context, x: str, weight: str | None, bias: str | None, training: bool, momentum: float, eps: float
+) -> tuple[str | None, ...]:
+    """A layer norm of each channel over batch and image, then scale and shift: what instance norms become, with a batch of 1."""
+    batch, channels, *image = ctx.type(x).shape
+    swap = (1, 0, *range(2, len(image) + 2))
+    rows = ctx.reshape(ctx.step("transpose", [x], perm=swap), [channels, batch * math.prod(image)])
+    y = ctx.step("layer_norm", [rows, None, None], axes=(1,), eps=eps, variance="two_pass")
+    y = ctx.step("transpose", [ctx.reshape(y, [channels, batch, *image])], perm=swap)
+    return _by_channel(ctx, y, weight, bias), None, None
+
+
 @ATEN.lowers("aten.layer_norm")
 def _layer_norm(ctx: Context, x: str, shape: Ints, weight: str | None, bias: str | None, eps: float, cudnn_enable: bool) -> str:
     rank = ctx.type(x).rank
@@ -233,12 +246,15 @@ def _group_norm(
     shape = ctx.type(x).shape
     grouped = ctx.reshape(x, [batch, groups, channels // groups * size])
     y = ctx.reshape(ctx.step("layer_norm", [grouped, None, None], axes=(2,), eps=eps, variance="two_pass"), shape)
-    by_channel = [channels, *(1 for _ in shape[2:])]
-    if weight is not None:
-        y = ctx.step("mul", [y, ctx.reshape(weight, by_channel)])
-    if bias is not None:
-        y = ctx.step("add", [y, ctx.reshape(bias, by_channel)])
-    return y, None, None
+    return _by_channel(ctx, y, weight, bias), None, None
+
+
+def _by_channel(ctx: Context, x: str, scale: str | None, shift: str | None) -> str:
+    """Returns x * scale + shift with one number of each per index of axis 1."""
+    for op, operand in (("mul", scale), ("add", shift)):
+        if operand is not None:
+            x = ctx.step(op, [x, ctx.reshape(operand, [ctx.type(x).shape[1], *(1 for _ in ctx.type(x).shape[2:])])])
+    return x
 
 
 def _softmax(packet: str, op: str, **attrs: str) -> None:

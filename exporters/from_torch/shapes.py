@@ -54,7 +54,7 @@ def _expand(ctx: Context, x: str, *_: object) -> str:
     return x if ctx.type(x).shape == shape else str(ctx.add("broadcast", [x], shape=shape))
 
 
-@ATEN.lowers("aten.full_like", "aten.new_full")
+@ATEN.lowers("aten.full_like", "aten.fill.Scalar", "aten.new_full")
 def _full(ctx: Context, x: str, *arguments: object) -> str:
     value = arguments[-2] if "new_full" in ctx.source["op"] else arguments[0]
     result = ctx.result()

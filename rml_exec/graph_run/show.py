@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rml_exec.ir.text import graph_text
@@ -82,7 +82,7 @@ def _memory_text(executor: Executor) -> str:
     return head + direct + _columns(("offset", "bytes", "kind", "name"), rows)
 
 
-def _columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
     return "".join("  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) + "\n" for row in (head, *rows))
 

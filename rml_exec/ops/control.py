@@ -8,11 +8,13 @@ and the definition of the ops.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from rml_exec.ir.graph import Constant, Function, Node, Output, Value
-from rml_exec.ops.registry import Attr, Callee, Rule, Signature, case, define
+from rml_exec.ops.registry import Attr, Callee, Case, Rule, Signature, case, define
 from rml_exec.types import DType, TensorType
 
 Arrays = tuple[np.ndarray, ...]
@@ -104,8 +106,8 @@ def _function(name: str, inputs: Sequence[Value], nodes: Sequence[Node], outputs
     return Function(name, tuple(inputs), results, constants, tuple(nodes))
 
 
-def _case_functions(*shape: int) -> tuple[Function, ...]:
-    """Functions of f32 values of one shape: ``grow(x) = x + x``, ``same(x) = x``, a counted loop, and a running sum."""
+def _case(id: str, shape: tuple[int, ...], *inputs: tuple[int, ...] | np.ndarray, **attrs: Any) -> Case:
+    """Returns a case with functions of f32 values of one shape: ``grow(x) = x + x``, ``same(x) = x``, a counted loop, and a running sum."""
     type_, number, truth = TensorType(DType.F32, shape), TensorType(DType.I32, ()), TensorType(DType.BOOL, ())
     x, y, n = Value("x", type_), Value("y", type_), Value("n", number)
     one = Constant("one", number, np.array(1, np.int32))
@@ -116,10 +118,11 @@ def _case_functions(*shape: int) -> tuple[Function, ...]:
     step = (Node("add", "count", ("n", "one"), (Value("next", number),)), Node("tanh", "bend", ("x",), (y,)))
     go, body = _function("go", [n, x], [below], ["go"], five), _function("body", [n, x], step, ["next", "y"], one)
     total = Node("add", "total", ("x", "y"), (Value("sum", type_),))
-    return grow, same, go, body, _function("sum", [x, y], [total], ["sum", "sum"])
+    functions = grow, same, go, body, _function("sum", [x, y], [total], ["sum", "sum"])
+    return replace(case(id, *inputs, **attrs), functions={function.name: function for function in functions})
 
 
-_COUNT = np.array(2, np.int32)
+_ZERO, _SEVEN = np.array(0, np.int32), np.array(7, np.int32)
 
 call = define(
     name="call",
@@ -129,9 +132,9 @@ call = define(
     infer=_infer_call,
     reference=_run_call,
     cases=(
-        case("odd", (3, 5), functions=_case_functions(3, 5), function="grow"),
-        case("empty", (0, 2), functions=_case_functions(0, 2), function="grow"),
-        case("scalar", (), functions=_case_functions(), function="same"),
+        _case("odd", (3, 5), (3, 5), function="grow"),
+        _case("empty", (0, 2), (0, 2), function="grow"),
+        _case("scalar", (), (), function="same"),
     ),
     doc="""The results of `function` on the operands.""",
 )
@@ -144,10 +147,10 @@ cond = define(
     infer=_infer_cond,
     reference=_run_cond,
     cases=(
-        case("true", np.array(True), (3, 5), functions=_case_functions(3, 5), branches=("same", "grow")),
-        case("clamped", np.array(7, np.int64), (3,), functions=_case_functions(3), branches=("same", "grow", "grow")),
-        case("negative", np.array(-1, np.int32), (), functions=_case_functions(), branches=("grow",)),
-        case("empty", np.array(False), (0,), functions=_case_functions(0), branches=("grow", "same")),
+        _case("true", (3, 5), np.array(True), (3, 5), branches=("same", "grow")),
+        _case("clamped", (3,), np.array(7, np.int64), (3,), branches=("same", "grow", "grow")),
+        _case("negative", (), np.array(-1, np.int32), (), branches=("grow",)),
+        _case("empty", (0,), np.array(False), (0,), branches=("grow", "same")),
     ),
     doc="""The results of one of `branches` on `xs`; only that one runs. `index` is bool[] and `branches` are two, the first for false and the second
     for true; or it is i32[] or i64[], clamped to the range of `branches` (as `jax.lax.switch` does). All branches take the types of `xs` and give the
@@ -162,9 +165,9 @@ while_ = define(
     infer=_infer_while,
     reference=_run_while,
     cases=(
-        case("five", np.array(0, np.int32), (3, 5), functions=_case_functions(3, 5), cond="go", body="body"),
-        case("zero_times", _COUNT + 5, (7,), functions=_case_functions(7), cond="go", body="body"),
-        case("empty", _COUNT, (0, 3), functions=_case_functions(0, 3), cond="go", body="body"),
+        _case("five", (3, 5), _ZERO, (3, 5), cond="go", body="body"),
+        _case("zero_times", (7,), _SEVEN, (7,), cond="go", body="body"),
+        _case("empty", (0, 3), _ZERO, (0, 3), cond="go", body="body"),
     ),
     doc="""Carries the values `xs`: as long as `cond` of them is true, `body` of them replaces them; the results are the last ones, the operands
     themselves if `cond` is false at once. Both functions take all carried values; `cond` gives one bool[], `body` the types that it takes.""",
@@ -178,11 +181,11 @@ scan = define(
     infer=_infer_scan,
     reference=_run_scan,
     cases=(
-        case("sum", (3, 5), (4, 3, 5), functions=_case_functions(3, 5), body="sum", length=4, reverse=False, num_consts=0, num_carry=1),
-        case("reverse", (3,), (5, 3), functions=_case_functions(3), body="sum", length=5, reverse=True, num_consts=0, num_carry=1),
-        case("const", (3,), (3, 3), functions=_case_functions(3), body="sum", length=3, reverse=False, num_consts=1, num_carry=0),
-        case("length_0", (3,), (0, 3), functions=_case_functions(3), body="sum", length=0, reverse=False, num_consts=0, num_carry=1),
-        case("empty", (0,), (2, 0), functions=_case_functions(0), body="sum", length=2, reverse=False, num_consts=0, num_carry=1),
+        _case("sum", (3, 5), (3, 5), (4, 3, 5), body="sum", length=4, reverse=False, num_consts=0, num_carry=1),
+        _case("reverse", (3,), (3,), (5, 3), body="sum", length=5, reverse=True, num_consts=0, num_carry=1),
+        _case("const", (3,), (3,), (3, 3), body="sum", length=3, reverse=False, num_consts=1, num_carry=0),
+        _case("length_0", (3,), (3,), (0, 3), body="sum", length=0, reverse=False, num_consts=0, num_carry=1),
+        _case("empty", (0,), (0,), (2, 0), body="sum", length=2, reverse=False, num_consts=0, num_carry=1),
     ),
     doc="""Runs `body` `length` times. Operands: `num_consts` values that every step sees, `num_carry` values that a step replaces for the next one,
     then scanned values with leading axis `length`, of which step t sees element t. `body` takes (consts, carry, elements) and gives (carry, ys

@@ -97,10 +97,10 @@ class Case:
     functions: Mapping[str, Function] = field(default_factory=dict)
 
 
-def case(id: str, *inputs: tuple[int, ...] | TensorType | np.ndarray | None, functions: Sequence[Function] = (), **attrs: Any) -> Case:
+def case(id: str, *inputs: tuple[int, ...] | TensorType | np.ndarray | None, **attrs: Any) -> Case:
     """Returns a :class:`Case`; a bare shape means f32 of that shape."""
     typed = tuple(TensorType(DType.F32, operand) if isinstance(operand, tuple) else operand for operand in inputs)
-    return Case(id, typed, attrs, {function.name: function for function in functions})
+    return Case(id, typed, attrs)
 
 
 Types = Sequence[TensorType | None]

@@ -48,7 +48,7 @@ class _Binder:
 
     def _reduced(self, node: Node, constants: Mapping[str, Constant], constant_results: dict[str, str]) -> Node:
         """Returns a control-flow node without the operands and results that are constants."""
-        given = {index: constants[name] for index, name in enumerate(node.inputs) if name in constants}
+        given = {index: constants[name] for index, name in enumerate(node.inputs) if name is not None and name in constants}
         match node.op:
             case "call":
                 return replace(node, inputs=_without(node.inputs, given), attrs={"function": self._variant(node.attrs["function"], given)})
@@ -80,7 +80,8 @@ class _Binder:
 
     def _variant(self, name: str, bound: Bound, dropped: Collection[int] = ()) -> str:
         """Returns the name of the function with these inputs bound and these outputs left out; made once, under its old name if that is free."""
-        key = (name, tuple(sorted((index, id(constant)) for index, constant in bound.items())), tuple(sorted(dropped)))
+        given = tuple((index, id(constant.data), constant.type) for index, constant in sorted(bound.items()))
+        key = (name, given, tuple(sorted(dropped)))
         if key not in self._variants:
             self._variants[key] = new = self._names.take(name)
             function = self._source[name]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rml_exec import _native
-from rml_exec.ir.graph import Graph, Node
+from rml_exec.ir.graph import Body, Graph, Node
 from rml_exec.ops import get_op
 from rml_exec.plan.aliases import View, reads_contiguous, resolve_views
 from rml_exec.plan.execution_plan import ExecutionPlan
 from rml_exec.plan.lifetimes import annotate
 from rml_exec.plan.memory import MemoryPlan, plan_memory
-from rml_exec.runtime import lower_conv, lower_data, lower_elementwise, lower_linear, lower_rows  # noqa: F401  (they register their lowerings)
+from rml_exec.runtime import lower_attention, lower_conv, lower_data, lower_elementwise, lower_linear, lower_rows  # noqa: F401  (they register their lowerings)
+from rml_exec.runtime.control import ControlNode, ControlStep, Functions, Instruction, Program, lower_control, segmented
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, Part, Scratch, copy_step, get_lowering
 from rml_exec.runtime.shared import is_table
 from rml_exec.runtime.places import ARENA, CONSTANT, INPUT, NOWHERE, OUTPUT, NumpyStep, Place, StridedValue
@@ -31,8 +32,8 @@ class Step:
         label: kind of the step, which is also its row in the profile: ``matmul``, ``fused(add,relu)``, ``conv2d+add``.
         node: name of the lowered node it runs.
         covers: names of the exported graph's nodes it stands for.
-        kernel: the native kernels it calls, in order ("pack_b,gemm"), or "numpy".
-        native: False if NumPy runs it.
+        kernel: the native kernels it calls, in order ("pack_b,gemm"), "numpy", or "control" for a node that runs functions.
+        native: False if NumPy runs it, or a step of a function that it runs.
     """
 
     label: str
@@ -47,15 +48,22 @@ class Compiled:
     """A program and what it was made from.
 
     ``step_of`` maps each step of the program to its entry in ``steps``: a node may take several native calls. ``plan_bytes`` estimates what the
-    program holds of its own: not the constants of the graph, nor what was packed from them.
+    program holds of its own: not the constants of the graph, nor what was packed from them. ``functions`` are those that the graph's control flow
+    runs, compiled.
     """
 
-    program: _native.Program
+    program: Program
     steps: tuple[Step, ...]
     step_of: tuple[int, ...]
     plan: ExecutionPlan
     memory: MemoryPlan
     plan_bytes: int
+    functions: Mapping[str, Compiled] = field(default_factory=dict)
+
+    @property
+    def native(self) -> bool:
+        """True if NumPy runs none of the steps."""
+        return all(step.native for step in self.steps)
 
 
 _BYTES_PER_STEP = 2048
@@ -67,6 +75,7 @@ class _LoweredNode:
     node: Node
     native: tuple[NativeStep, ...]  # empty: NumPy runs it
     scratch_bytes: int
+    control: ControlNode | None = None  # runs after the native steps
 
 
 def compile_graph(graph: Graph, *, threads: int, numerics: str) -> Compiled:
@@ -77,22 +86,33 @@ def compile_graph(graph: Graph, *, threads: int, numerics: str) -> Compiled:
         threads: threads the program is meant for; it runs on any number.
         numerics: "fast" or "exact".
     """
-    types = graph.types()
-    views = resolve_views(graph, types)
-    constants = {constant.name: constant.data for constant in graph.constants}
-    lowered = [_lower(node, LowerContext(types, views, constants, threads, numerics)) for node in graph.nodes if not _is_view(node, views)]
+    functions = Functions(graph.functions, lambda function: _compile_body(function, functions, threads, numerics))
+    compiled = _compile_body(graph, functions, threads, numerics)
+    plan_bytes = compiled.plan_bytes + sum(function.plan_bytes for function in functions.compiled.values())
+    return replace(compiled, plan_bytes=plan_bytes, functions=functions.compiled)
+
+
+def _compile_body(body: Body, functions: Functions, threads: int, numerics: str) -> Compiled:
+    types = body.types()
+    views = resolve_views(body, types)
+    constants = {constant.name: constant.data for constant in body.constants}
+    nodes = [node for node in body.nodes if not _is_view(node, views)]
+    lowered = [_lower(node, LowerContext(types, views, constants, threads, numerics), functions) for node in nodes]
     scratch = {item.node.name: item.scratch_bytes for item in lowered}
-    plan = ExecutionPlan(annotate(graph, scratch=lambda node: scratch.get(node.name, 0)))
-    slots = _output_slots(graph, views)
+    plan = ExecutionPlan(annotate(body, scratch=lambda node: scratch.get(node.name, 0)))
+    slots = _output_slots(body, views)
     memory = plan_memory(plan, external=set(slots))
-    return _Linker(graph, types, views, slots, memory, numerics).link(lowered, plan)
+    return _Linker(body, types, views, slots, memory, numerics).link(lowered, plan)
 
 
 def _is_view(node: Node, views: dict[str, View]) -> bool:
     return get_op(node.op).view and views[node.outputs[0].name].root != node.outputs[0].name
 
 
-def _lower(node: Node, context: LowerContext) -> _LoweredNode:
+def _lower(node: Node, context: LowerContext, functions: Functions) -> _LoweredNode:
+    control = lower_control(node, context, functions)
+    if control is not None:
+        return _LoweredNode(node, tuple(context.prologue), context.scratch_bytes, control)
     lowering = get_lowering(node.op)
     native = lowering(node, context) if lowering is not None else None
     if native is None:
@@ -100,7 +120,7 @@ def _lower(node: Node, context: LowerContext) -> _LoweredNode:
     return _LoweredNode(node, (*context.prologue, *native), context.scratch_bytes)
 
 
-def _output_slots(graph: Graph, views: dict[str, View]) -> dict[str, int]:
+def _output_slots(graph: Body, views: dict[str, View]) -> dict[str, int]:
     """Returns the values that steps write straight into an output buffer: roots made by a node, each for the first output that is all of it."""
     made = {value.name for node in graph.nodes for value in node.outputs}
     slots: dict[str, int] = {}
@@ -115,7 +135,7 @@ class _Linker:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Body,
         types: dict[str, TensorType],
         views: dict[str, View],
         slots: dict[str, int],
@@ -135,7 +155,7 @@ class _Linker:
         for name, owner in memory.external.items():
             self._roots[name] = Place(OUTPUT, slots[owner], 0)
         self._slots = slots
-        self._program: list[tuple[int, np.ndarray, np.ndarray, NumpyStep | None]] = []
+        self._program: list[Instruction] = []
         self._step_of: list[int] = []
         self._steps: list[Step] = []
 
@@ -144,24 +164,32 @@ class _Linker:
         for item in lowered:
             node = item.node
             kernels = ",".join(step.kernel for step in item.native) or "numpy"
-            self._steps.append(Step(node.label, node.name, node.covers, kernels, bool(item.native)))
+            native = bool(item.native)
+            if item.control is not None:
+                kernels, native = "control", item.control.native
+            self._steps.append(Step(node.label, node.name, node.covers, kernels, native))
             scratch = self._memory.scratch.get(node.name, 0)
             for step in item.native:
                 self._add_native(step, scratch)
-            if not item.native:
+            if item.control is not None:
+                self._add_control(item.control, scratch)
+            elif not item.native:
                 self._add_numpy(node)
         self._add_output_copies()
-        program = _native.Program(
-            self._program,
+        program = segmented(self._program, self._native_program)
+        tables = sum(constant.nbytes for constant in self._constants if is_table(constant))
+        plan_bytes = tables + sum(_BYTES_PER_STEP + params.nbytes + places.nbytes for _, params, places, _ in self._program)
+        return Compiled(program, tuple(self._steps), tuple(self._step_of), plan, self._memory, plan_bytes)
+
+    def _native_program(self, steps: Sequence[Instruction]) -> _native.Program:
+        return _native.Program(
+            steps,
             self._constants,
             len(self._graph.inputs),
             len(self._graph.outputs),
             self._memory.arena_bytes,
             flush_denormals=self._numerics == "fast",
         )
-        tables = sum(constant.nbytes for constant in self._constants if is_table(constant))
-        plan_bytes = tables + sum(_BYTES_PER_STEP + params.nbytes + places.nbytes for _, params, places, _ in self._program)
-        return Compiled(program, tuple(self._steps), tuple(self._step_of), plan, self._memory, plan_bytes)
 
     def _constant(self, data: np.ndarray) -> Place:
         """Returns the place of constant data, which the program keeps alive; the same array is held once."""
@@ -194,7 +222,9 @@ class _Linker:
         type_ = self._types[name]
         return StridedValue(self._value(name), type_, tuple(stride * type_.dtype.itemsize for stride in self._views[name].strides))
 
-    def _append(self, kind: int, params: Sequence[int], places: Sequence[Place], numpy_step: NumpyStep | None = None) -> None:
+    def _append(
+        self, kind: int, params: Sequence[int], places: Sequence[Place], numpy_step: NumpyStep | ControlStep | None = None
+    ) -> None:
         triples = np.array([(place.space, place.index, place.byte_offset) for place in places], np.int64).reshape(-1, 3)
         self._program.append((kind, np.asarray(params, np.int64), triples, numpy_step))
         self._step_of.append(len(self._steps) - 1)
@@ -207,6 +237,10 @@ class _Linker:
         results = [self._strided(value.name) for value in node.outputs]
         where = f"{node.op} '{node.name}'"
         self._append(-1, (), (), NumpyStep(where, get_op(node.op), node.attrs, operands, results, self._constants))
+
+    def _add_control(self, control: ControlNode, scratch: int) -> None:
+        values = [StridedValue(self._place(block.operand, scratch), block.type, block.byte_strides) for block in control.blocks]
+        self._append(-1, (), (), ControlStep(control.drive, values, self._constants))
 
     def _add_output_copies(self) -> None:
         """Copies into place each output that no step writes there: a view, an input, a constant, a value under its second name."""

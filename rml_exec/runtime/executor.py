@@ -20,6 +20,7 @@ from rml_exec.plan.execution_plan import ExecutionPlan
 from rml_exec.plan.memory import MemoryPlan
 from rml_exec.runtime.binding import DimSolver, Signature, bind_inputs, bind_outputs
 from rml_exec.runtime.compilation import Compiled, Step, compile_graph
+from rml_exec.runtime.control import Program
 from rml_exec.runtime.intermediates import with_intermediates
 from rml_exec.runtime.isa import check_isa
 from rml_exec.runtime.plan_cache import PlanCache
@@ -42,7 +43,7 @@ Outputs = Mapping[str, np.ndarray]
 class _Bound:
     """What a run at one binding of the dims needs."""
 
-    program: _native.Program
+    program: Program
     arena_bytes: int
     inputs: Signature
     outputs: Signature
@@ -138,8 +139,8 @@ class Executor:
         return self._compiled.memory
 
     @property
-    def program(self) -> _native.Program:
-        """The native program of a run, for tools that bring their own arena; of the hint binding for a graph with dims."""
+    def program(self) -> Program:
+        """The program of a run, for tools that bring their own arena; of the hint binding for a graph with dims."""
         return self._primary.program
 
     @property

@@ -1,263 +1,30 @@
 """Elementwise nodes, alone or fused, become one program for the interpreter in ``native/kernels/elementwise.c``.
 
-Three stages, one after the other: *select* writes each node as instructions on named values, *layout* decides how the operands are walked, and
-*emit* gives the values places (accumulator, slot, or the tensor they are in anyway) and writes the parameters that ``steps.def`` documents.
+Three stages, one after the other: *select* (:mod:`rml_exec.runtime.elementwise_program`) writes each node as instructions on named values,
+*layout* decides how the operands are walked, and *emit* gives the values places (accumulator, slot, or the tensor they are in anyway) and
+writes the parameters that ``steps.def`` documents.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rml_exec.ir.graph import Node, Value
+from rml_exec.runtime.elementwise_program import INSTRUCTIONS, LANES, LONG, OPS, SWAPPED, VERY_LONG, Instruction, Program, UnsupportedError
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, contiguous_strides, lowers
 from rml_exec.types import DType, TensorType
 
-__all__ = ["INSTRUCTIONS", "Tensor", "elementwise_step"]
+__all__ = ["Tensor", "elementwise_step"]
 
-# Names of the instructions in the order of elementwise.def, with how many each name stands for: a binary one has a second form that takes
-# one value for all lanes.
-_IN_ORDER = (
-    ("load load_s load_bool store store_bool", 1),
-    ("neg abs floor ceil round_half_even round_half_away round_toward_zero sqrt rsqrt square sign sign_nan_zero is_nan is_inf", 1),
-    ("exp expm1 log log1p sin cos tanh sigmoid erf erfc silu gelu gelu_tanh", 1),
-    ("add sub rsub mul div rdiv div_trunc max min max_number min_number leaky_relu eq ne lt le gt ge", 2),
-    ("pow div_floor rem_divisor rem_dividend", 2),
-    ("neg_i32 abs_i32", 1),
-    ("add_i32 sub_i32 mul_i32 max_i32 min_i32 eq_i32 lt_i32 gt_i32", 2),
-    ("not", 1),
-    ("and or xor", 2),
-    ("i32_to_f32 f32_to_i32_saturate f32_to_i32_wrap", 1),
-    ("select select_true select_false", 1),
-)
-_FORMS = [form for names, forms in _IN_ORDER for name in names.split() for form in (name, f"{name}_s")[:forms]]
-INSTRUCTIONS: Mapping[str, int] = {name: number for number, name in enumerate(_FORMS)}
-"""Number of every instruction, as the interpreter knows them."""
-
-_SWAPPED = {name: name for name in "add mul eq ne add_i32 mul_i32 max_i32 min_i32 eq_i32 and or xor max min".split()} | {
-    "sub": "rsub",
-    "div": "rdiv",
-    "lt": "gt",
-    "gt": "lt",
-    "le": "ge",
-    "ge": "le",
-    "lt_i32": "gt_i32",
-    "gt_i32": "lt_i32",
-}
-"""What computes the same with the operands the other way round."""
-
-# Rough cost in cheap instructions, for the choice of threads.
-_COSTS = dict.fromkeys("exp expm1 log log1p sin cos tanh sigmoid erf erfc silu gelu gelu_tanh".split(), 8) | dict.fromkeys(
-    "pow div_floor rem_divisor rem_dividend".split(), 64
-)
+_COSTS = dict.fromkeys(LONG, 8) | dict.fromkeys(VERY_LONG, 64)  # in cheap instructions
 _WORK_PER_THREAD = 16384  # cheap instructions on one element each
 
 # Limits of the interpreter's tables (elementwise.c).
 _MAX_TENSORS, _MAX_GATHERED, _MAX_OPERANDS, _MAX_SLOTS, _MAX_INSTRUCTIONS, _MAX_RANK = 32, 16, 128, 32, 1024, 16
 _SHORT_ROW = 256  # rows below this length that are not a multiple of 128 are not worth a segment each
-
-_LANES = (DType.F32, DType.I32, DType.BOOL)
-
-
-class _Unsupported(Exception):
-    """A node that has no instructions: NumPy runs it."""
-
-
-# ---- select ----------------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Instruction:
-    """``result = name(operands)`` on values: names of tensors, of intermediate values, or of constants."""
-
-    name: str
-    operands: tuple[str, ...]
-    result: str
-
-
-@dataclass(slots=True)
-class _Program:
-    """What the nodes of a group compute. ``constants`` holds the 32 bits of each constant value."""
-
-    types: dict[str, TensorType]
-    scalars: dict[str, float | int | bool]
-    instructions: list[_Instruction] = field(default_factory=list)
-    constants: dict[str, int] = field(default_factory=dict)
-    same_as: dict[str, str] = field(default_factory=dict)
-
-    def resolve(self, name: str) -> str:
-        """Returns the value that a name stands for."""
-        return self.same_as.get(name, name)
-
-    def constant(self, value: float | int | bool, dtype: DType) -> str:
-        """Returns the name of a constant value."""
-        lanes = {DType.F32: np.float32, DType.I32: np.int32}.get(dtype)
-        with np.errstate(over="ignore"):
-            bits = int(lanes(value).view(np.uint32)) if lanes else 0xFFFFFFFF * bool(value)
-        name = f"={bits:08x}"
-        self.constants[name] = bits
-        return name
-
-    def add(self, name: str, *operands: str, result: str = "") -> str:
-        """Appends an instruction; returns its result, a new value unless named."""
-        result = result or f"%{len(self.instructions)}"
-        self.instructions.append(_Instruction(name, tuple(self.resolve(operand) for operand in operands), result))
-        return result
-
-    def select(self, node: Node) -> None:
-        """Appends the instructions of a node."""
-        operands = [self.resolve(name) for name in node.reads()]
-        types = [self.types[name] for name in node.reads()]
-        dtype, result = types[0].dtype, node.outputs[0]
-        if any(type_.dtype not in _LANES for type_ in (*types, result.type)):
-            raise _Unsupported
-        self.types[result.name] = result.type
-        if node.op in _SELECT:
-            _SELECT[node.op](self, node, operands, types[-1].dtype)
-        elif dtype is DType.F32 and node.op in _PLAIN_F32:
-            self.add(node.op, *operands, result=result.name)
-        elif dtype is DType.I32 and node.op in _PLAIN_I32:
-            self.add(f"{node.op}_i32", *operands, result=result.name)
-        elif dtype is not DType.F32 and node.op in _PLAIN_BITS:
-            self.add(node.op, *operands, result=result.name)
-        else:
-            raise _Unsupported
-
-
-_PLAIN_F32 = frozenset(
-    "neg abs floor ceil exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid erf erfc silu is_nan is_inf add sub mul max min".split()
-)
-_PLAIN_I32 = frozenset("neg abs add sub mul max min".split())
-_PLAIN_BITS = frozenset("not and or xor".split())
-
-_Select = Callable[[_Program, Node, list[str], DType], None]
-_SELECT: dict[str, _Select] = {}
-
-
-def _selects(*ops: str) -> Callable[[_Select], _Select]:
-    """Registers the decorated ``(program, node, operand values, their dtype)`` for ops whose instructions depend on attributes or dtypes."""
-
-    def register(function: _Select) -> _Select:
-        _SELECT.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
-
-
-@_selects("sign", "round", "gelu")
-def _by_mode(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    name = {
-        ("sign", "propagate"): "sign",
-        ("sign", "zero"): "sign_nan_zero",
-        ("gelu", "none"): "gelu",
-        ("gelu", "tanh"): "gelu_tanh",
-    }.get((node.op, *node.attrs.values()), f"round_{node.attrs.get('mode')}")
-    if dtype is not DType.F32:
-        raise _Unsupported
-    program.add(name, *operands, result=node.outputs[0].name)
-
-
-@_selects("relu", "clamp")
-def _bounded(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    lo, hi = (0, None) if node.op == "relu" else (node.attrs["lo"], node.attrs["hi"])
-    value = operands[0]
-    for name, bound in (("max", lo), ("min", hi)):
-        if bound is None:
-            continue
-        bound_name = program.constant(bound, dtype)
-        if dtype is DType.F32:
-            value = program.add(name if math.isnan(bound) else f"{name}_number", value, bound_name)
-        elif dtype is DType.I32:
-            value = program.add(f"{name}_i32", value, bound_name)
-        else:
-            raise _Unsupported
-    program.same_as[node.outputs[0].name] = value
-
-
-@_selects("leaky_relu")
-def _leaky_relu(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    if dtype is not DType.F32:
-        raise _Unsupported
-    program.add("leaky_relu", operands[0], program.constant(node.attrs["alpha"], dtype), result=node.outputs[0].name)
-
-
-@_selects("div")
-def _div(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    if dtype is not DType.F32:
-        raise _Unsupported
-    rounding = node.attrs["rounding"]
-    divisor = program.scalars.get(node.inputs[1] or "")
-    if rounding == "true" and divisor and abs(math.frexp(divisor)[0]) == 0.5 and 2.0**-126 <= abs(1 / divisor) < 2.0**127:
-        program.add("mul", operands[0], program.constant(1 / divisor, dtype), result=node.outputs[0].name)  # exact: a power of two
-    else:
-        program.add("div" if rounding == "true" else f"div_{rounding}", *operands, result=node.outputs[0].name)
-
-
-@_selects("rem")
-def _rem(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    if dtype is not DType.F32:
-        raise _Unsupported
-    program.add(f"rem_{node.attrs['sign']}", *operands, result=node.outputs[0].name)
-
-
-@_selects("pow")
-def _pow(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    if dtype is not DType.F32:
-        raise _Unsupported
-    exponent = program.scalars.get(node.inputs[1] or "")
-    if exponent == 2:
-        program.add("square", operands[0], result=node.outputs[0].name)
-    elif exponent == 3:
-        program.add("mul", program.add("square", operands[0]), operands[0], result=node.outputs[0].name)
-    else:
-        program.add("pow", *operands, result=node.outputs[0].name)
-
-
-@_selects("compare")
-def _compare(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    (a, b), direction, result = operands, node.attrs["dir"], node.outputs[0].name
-    if dtype is DType.F32:
-        program.add(direction, a, b, result=result)
-    elif dtype is DType.I32:
-        if direction in ("ne", "ge", "le"):
-            inverse = {"ne": "eq_i32", "ge": "lt_i32", "le": "gt_i32"}[direction]
-            program.add("not", program.add(inverse, a, b), result=result)
-        else:
-            program.add(f"{direction}_i32", a, b, result=result)
-    elif direction in ("eq", "ne"):
-        differ = program.add("xor", a, b, result=result if direction == "ne" else "")
-        if direction == "eq":
-            program.add("not", differ, result=result)
-    else:  # false is below true: a < b is (not a) and b, a <= b is (not a) or b
-        low, high = (a, b) if direction in ("lt", "le") else (b, a)
-        program.add("and" if direction in ("lt", "gt") else "or", program.add("not", low), high, result=result)
-
-
-@_selects("select")
-def _choose(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    program.add("select", *operands, result=node.outputs[0].name)
-
-
-@_selects("cast")
-def _cast(program: _Program, node: Node, operands: list[str], dtype: DType) -> None:
-    (x,), to, f2i, result = operands, DType(node.attrs["to"]), node.attrs["f2i"], node.outputs[0].name
-    if to is dtype:
-        program.same_as[result] = x
-    elif to is DType.BOOL:
-        equal = "eq" if dtype is DType.F32 else "eq_i32"
-        program.add("not", program.add(equal, x, program.constant(0, dtype)), result=result)
-    elif dtype is DType.BOOL:
-        program.add("and", x, program.constant(1, to), result=result)
-    elif to is DType.F32:
-        program.add("i32_to_f32", x, result=result)
-    elif f2i in ("saturate", "wrap_x86"):
-        program.add("f32_to_i32_saturate" if f2i == "saturate" else "f32_to_i32_wrap", x, result=result)
-    else:
-        raise _Unsupported
 
 
 # ---- layout ----------------------------------------------------------------------------------------------------------------------------
@@ -265,7 +32,10 @@ def _cast(program: _Program, node: Node, operands: list[str], dtype: DType) -> N
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """How the positions of the result are walked: outer axes, then rows of ``columns``; strides in elements, one per axis and for columns."""
+    """How the positions of the result are walked: outer axes ``dims``, then rows of ``columns``.
+
+    ``strides`` holds, per operand, the elements from index to index of each outer axis, then from column to column.
+    """
 
     dims: tuple[int, ...]
     columns: int
@@ -315,7 +85,7 @@ def _walk(shape: Sequence[int], strides: Mapping[str, tuple[int, ...]], types: M
     columns = dims[-1]
     across_rows = len(dims) > 1 and columns < _SHORT_ROW and columns % 128 != 0
     walked = {name: tuple(steps[name]) for name in strides}
-    dense = frozenset(name for name in strides if walked[name] == contiguous_strides(dims))
+    dense = frozenset(name for name in strides if walked[name] == contiguous_strides(tuple(dims)))
 
     def is_gathered(name: str) -> bool:
         constant_along_row = walked[name][-1] == 0
@@ -334,10 +104,10 @@ class _Emitter:
     """Writes a program in accumulator form.
 
     A value is in the accumulator from its making to the next result. It is stored in a slot when it is still needed after that, unless it
-    stands in an output already. An output is stored as soon as no input of the same layout is loaded any more, since it may share its memory.
+    stands in an output already. An output is stored as soon as no input of the same layout is loaded any more: they may share their memory.
     """
 
-    def __init__(self, program: _Program, inputs: Sequence[str], results: Sequence[str], walk: _Walk) -> None:
+    def __init__(self, program: Program, inputs: Sequence[str], results: Sequence[str], walk: _Walk) -> None:
         self._program, self._walk = program, walk
         self.inputs, self.results = list(inputs), [program.resolve(name) for name in results]
         self.result_types = [program.types[name].dtype for name in results]
@@ -393,13 +163,14 @@ class _Emitter:
         if self._accumulator == name:
             return
         self._keep()
-        form = "load_bool" if self._memory[name] < self._first_slot and self._is_bool_input(name) else "load_s" if self._is_scalar(name) else "load"
+        in_tensor = self._memory[name] < self._first_slot
+        form = "load_bool" if in_tensor and self._is_bool_input(name) else "load_s" if self._is_scalar(name) else "load"
         self._write(form, self._memory[name])
         self._accumulator = name
 
     def _in_lanes(self, name: str) -> int:
         """Returns the number of an operand that holds the value lane by lane in 32 bits each."""
-        if name not in self._memory or (self._memory[name] < self._first_slot and (self._is_bool_input(name) or self._is_scalar(name))):
+        if name not in self._memory or self._needs_lanes(name):
             self._load(name)
             self._spill()
         return self._memory[name]
@@ -411,7 +182,7 @@ class _Emitter:
             if not self._uses[name] and self._memory.get(name, -1) >= self._first_slot:
                 self._free_slots.append(self._memory.pop(name))
 
-    def _one(self, instruction: _Instruction) -> None:
+    def _one(self, instruction: Instruction) -> None:
         name, operands = instruction.name, instruction.operands
         if len(operands) == 1:
             self._load(operands[0])
@@ -432,8 +203,8 @@ class _Emitter:
 
     def _binary(self, name: str, a: str, b: str) -> None:
         swap = self._accumulator == b or (self._accumulator != a and self._is_scalar(a) and not self._is_scalar(b))
-        if swap and a != b and name in _SWAPPED:
-            name, a, b = _SWAPPED[name], b, a
+        if swap and a != b and name in SWAPPED:
+            name, a, b = SWAPPED[name], b, a
         if self._accumulator == b and b not in self._memory:
             self._spill()
         scalar = self._is_scalar(b)
@@ -453,6 +224,7 @@ class _Emitter:
         self._write_over(name, operands, m, n)
 
     def _needs_lanes(self, name: str) -> bool:
+        """True for a value in memory that is not there lane by lane."""
         return self._memory[name] < self._first_slot and (self._is_bool_input(name) or self._is_scalar(name))
 
     def _store_results(self) -> None:
@@ -469,6 +241,7 @@ class _Emitter:
 
 
 # ---- the lowering ----------------------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -492,28 +265,31 @@ def elementwise_step(
         outputs: where to store them.
     """
     types = {name: tensor.type for name, tensor in tensors.items()}
-    if any(type_.dtype not in _LANES for type_ in types.values()):
+    if any(type_.dtype not in LANES for type_ in types.values()):
         return None
     scalars = {name: tensor.scalar for name, tensor in tensors.items() if tensor.scalar is not None}
-    program = _Program(types, scalars)
+    program = Program(types, scalars)
     for name, value in scalars.items():
         program.same_as[name] = program.constant(value, types[name].dtype)
     try:
         for node in body:
             program.select(node)
-    except _Unsupported:
+    except UnsupportedError:
         return None
-    read = {operand for instruction in program.instructions for operand in instruction.operands} | {program.resolve(name) for name in results}
+    read = {program.resolve(name) for name in results}
+    read.update(operand for instruction in program.instructions for operand in instruction.operands)
     program.constants = {name: bits for name, bits in program.constants.items() if name in read}
     inputs = {name: tensor for name, tensor in tensors.items() if name in read}
     shape = outputs[0].type.shape
     walk = _walk(shape, {name: _aligned_strides(tensor.type.shape, tensor.strides, shape) for name, tensor in inputs.items()}, types)
     emitter = _Emitter(program, list(inputs), results, walk)
     params = _params(program, emitter, walk, math.prod(shape))
-    return None if params is None else NativeStep("elementwise", params, (*(v.name for v in outputs), *(t.operand for t in inputs.values())))
+    if params is None:
+        return None
+    return NativeStep("elementwise", params, (*(value.name for value in outputs), *(tensor.operand for tensor in inputs.values())))
 
 
-def _params(program: _Program, emitter: _Emitter, walk: _Walk, elements: int) -> list[int] | None:
+def _params(program: Program, emitter: _Emitter, walk: _Walk, elements: int) -> list[int] | None:
     """Returns the parameters as steps.def lists them, or None for a group beyond the interpreter's limits."""
     code = emitter.emit()
     tensors = len(emitter.results) + len(emitter.inputs)
@@ -532,7 +308,7 @@ def _params(program: _Program, emitter: _Emitter, walk: _Walk, elements: int) ->
     return [*params, *program.constants.values(), *code]
 
 
-@lowers("fused", *sorted({*_PLAIN_F32, *_PLAIN_BITS, *_SELECT}))
+@lowers("fused", *OPS)
 def lower_elementwise(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     """One ``elementwise`` step for a node or a fused group."""
     operands = tuple(node.reads())

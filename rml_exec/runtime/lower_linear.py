@@ -53,7 +53,7 @@ def lower_linear(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         steps = []
     else:
         row, column = ctx.strides(weight)
-        steps = [_pack_step(ctx, weight, 1, k, n, 0, *((column, row) if node.attrs["weight_layout"] == "oi" else (row, column)))]
+        steps = [pack_step(ctx, weight, 1, k, n, 0, *((column, row) if node.attrs["weight_layout"] == "oi" else (row, column)))]
         panels = steps[0].operands[0]
     bias_operand = None if bias is None else ctx.contiguous(bias)
     return [*steps, gemm_step(result.name, ctx.contiguous(x), panels, bias_operand, 1, rows, n, k, k, n, 0, 0, 0)]
@@ -76,12 +76,12 @@ def lower_matmul(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         panels = packed(data, k, n, *((1, k) if transpose_b else (n, 1)))
         return [gemm_step(result.name, ctx.contiguous(a), panels, None, 1, math.prod(batch_dims) * m, n, k, k, n, 0, 0, 0)]
     batch, floats = math.prod(batch_dims), _native.packed_b_floats(k, n)
-    a_operand, a_strides = _matrices(ctx, a, batch_dims, transpose_a, needs_unit_columns=True)
+    a_operand, a_strides = matrix_batch(ctx, a, batch_dims, transpose_a, needs_unit_columns=True)
     if data is not None:
         panels = shared_data(data, ("batch", batch_dims, k, n, transpose_b), lambda: _packed_batch(data, batch_dims, k, n, transpose_b))
         return [gemm_step(result.name, a_operand, panels, None, batch, m, n, k, a_strides[1], n, a_strides[0], floats, m * n)]
-    b_operand, b_strides = _matrices(ctx, b, batch_dims, transpose_b, needs_unit_columns=False)
-    pack = _pack_step(ctx, b_operand, batch if b_strides[0] else 1, k, n, *b_strides)
+    b_operand, b_strides = matrix_batch(ctx, b, batch_dims, transpose_b, needs_unit_columns=False)
+    pack = pack_step(ctx, b_operand, batch if b_strides[0] else 1, k, n, *b_strides)
     panel_stride = floats if b_strides[0] else 0
     gemm = gemm_step(result.name, a_operand, pack.operands[0], None, batch, m, n, k, a_strides[1], n, a_strides[0], panel_stride, m * n)
     return [pack, gemm]
@@ -103,12 +103,13 @@ def gemm_step(
     return NativeStep("gemm", (batch, m, n, k, lda, ldc, *batch_strides), (c, a, panels, bias))
 
 
-def _pack_step(ctx: LowerContext, b: Operand, batch: int, k: int, n: int, batch_stride: int, row: int, column: int) -> NativeStep:
+def pack_step(ctx: LowerContext, b: Operand, batch: int, k: int, n: int, batch_stride: int, row: int, column: int) -> NativeStep:
+    """Returns the step that packs a batch of B [k, n] into scratch, its first operand; strides in elements."""
     panels = ctx.scratch(batch * _native.packed_b_floats(k, n) * _F32_BYTES)
     return NativeStep("pack_b", (batch, k, n, batch_stride, row, column), (panels, b))
 
 
-def _matrices(
+def matrix_batch(
     ctx: LowerContext, name: str, batch_dims: tuple[int, ...], transpose: bool, *, needs_unit_columns: bool
 ) -> tuple[Operand, tuple[int, int, int]]:
     """Returns a batch of matrices as an operand with (batch stride, row stride, column stride) in elements.

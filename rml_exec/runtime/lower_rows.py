@@ -96,7 +96,7 @@ def lower_reduce(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    return tuple(strides) == contiguous_strides(shape)
+    return tuple(strides) == contiguous_strides(tuple(shape))
 
 
 def _side_by_side(axes: Sequence[int], order: Sequence[int]) -> bool:
@@ -141,6 +141,6 @@ def lower_pool(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     if not channels_first:
         return [NativeStep("pool", params, (result.name, source))]
     target = ctx.scratch(result.type.nbytes)
-    steps = contiguous_strides(made)
+    steps = contiguous_strides(tuple(made))
     back = [steps[order.index(axis)] for axis in range(rank)]
     return [NativeStep("pool", params, (target, source)), copy_step(result.name, target, result.type, back)]

@@ -39,7 +39,7 @@ Case = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 ELEMENTWISE: list[Case] = [
     *((name, getattr(torch, name), (f32(3, 5),)) for name in ("abs", "ceil", "cos", "erf", "erfc", "exp", "expm1", "floor", "neg", "relu")),
-    *((name, getattr(torch, name), (f32(3, 5),)) for name in ("sigmoid", "sin", "tanh", "trunc", "square", "isfinite")),
+    *((name, getattr(torch, name), (f32(3, 5),)) for name in ("sigmoid", "sin", "tan", "tanh", "trunc", "square", "isfinite")),
     *((name, getattr(torch, name), (positive(3, 5),)) for name in ("log", "log1p", "log2", "log10", "rsqrt", "sqrt", "reciprocal")),
     *((f"{name}-awkward", getattr(torch, name), (AWKWARD,)) for name in ("sign", "round", "isnan", "isinf", "relu", "trunc", "floor")),
     *(
@@ -198,6 +198,7 @@ SHAPES: list[Case] = [
     ("pad-replicate", lambda x: F.pad(x, (2, 1), mode="replicate"), (f32(1, 2, 5),)),
     ("pixel-shuffle", lambda x: F.pixel_shuffle(x, 2), (f32(1, 8, 3, 5),)),
     ("zeros-like", lambda x: torch.zeros_like(x) + x.new_full((2,), 3.0)[0] + torch.ones_like(x), (f32(3, 5),)),
+    ("fill", lambda x: (x * 2).fill_(3.5) + x, (f32(3, 5),)),
     ("full-like", lambda x: torch.full_like(x, 2.5) * x, (f32(3, 5),)),
     ("arange", lambda x: x + torch.arange(0, 10, 2), (f32(3, 5),)),
     ("tril", lambda x: x.masked_fill(torch.ones(5, 5).tril() == 0, -1.0), (f32(5, 5),)),
@@ -270,6 +271,14 @@ NETWORKS: list[Case] = [
     ("layer-norm-plain", lambda x: F.layer_norm(x, (5,), eps=1e-3), (f32(3, 5),)),
     ("group-norm", lambda x, w, b: F.group_norm(x, 2, w, b), (f32(2, 4, 5, 3), f32(4, seed=1), f32(4, seed=2))),
     ("group-norm-plain", lambda x: F.group_norm(x, 2), (f32(2, 4, 5),)),
+    ("instance-norm", lambda x, w, b: F.instance_norm(x, weight=w, bias=b), (f32(2, 4, 5, 3), f32(4, seed=1), f32(4, seed=2))),
+    ("batch-statistics", nn.BatchNorm2d(4, track_running_stats=False), (f32(2, 4, 5, 3),)),
+    (
+        "batch-norm",
+        lambda x, *stats: F.batch_norm(x, *stats, eps=1e-2),
+        (f32(2, 4, 5, 3), f32(4), positive(4), f32(4, seed=1), f32(4, seed=2)),
+    ),
+    ("batch-norm-plain", nn.BatchNorm1d(4, affine=False), (f32(2, 4),)),
     ("rms-norm", lambda x, w: F.rms_norm(x, (5,), w, 1e-6), (f32(3, 5), f32(5, seed=1))),
     ("softmax", lambda x: x.softmax(1), (f32(3, 5, 2),)),
     ("softmax-masked", lambda x: x.softmax(0), (torch.tensor([-float("inf")] * 3),)),

@@ -21,7 +21,7 @@ _GUARD = 64
 _POISON = 0xFD  # as f32 a large negative number, as i32 one too, as bool neither 0 nor 1
 
 
-class NotLowered(Exception):
+class NotLoweredError(Exception):
     """NumPy runs this node."""
 
 
@@ -69,7 +69,7 @@ def lower(
     lowering = get_lowering(op)
     steps = lowering(node, context) if lowering else None
     if steps is None:
-        raise NotLowered(op)
+        raise NotLoweredError(op)
     return [*context.prologue, *steps], node, views, data, context
 
 
@@ -97,7 +97,7 @@ def run(
         numerics: "exact" or "fast".
 
     Raises:
-        NotLowered: the op has no native form for these operands.
+        NotLoweredError: the op has no native form for these operands.
         AssertionError: the run wrote outside of its results and scratch.
     """
     steps, node, views, data, context = lower(op, operands, attrs or {}, constants, threads, numerics)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rml_exec.ops import Case, OpDef, Tolerance, get_op
+from rml_exec.runtime.reference import ReferenceFunction
 from rml_exec.types import DType, TensorType
 
 
@@ -41,6 +42,17 @@ def types_of(case: Case, operands: list[np.ndarray | None]) -> list[TensorType |
         given if isinstance(given, TensorType) else None if array is None else TensorType.of(array)
         for given, array in zip(case.inputs, operands, strict=True)
     ]
+
+
+def infer_case(op: OpDef, case: Case, operands: list[np.ndarray | None]) -> tuple[TensorType, ...]:
+    """Returns the output types of a case."""
+    return op.infer_types(op.name, types_of(case, operands), case.attrs, case.functions)
+
+
+def run_case(op: OpDef, case: Case, operands: list[np.ndarray | None], *, wide: bool = False) -> tuple[np.ndarray, ...]:
+    """Returns the results of the op's reference; ``wide`` says that floats are float64, inside the case's functions too."""
+    functions = {name: ReferenceFunction(function, case.functions, wide=wide, where=op.name) for name, function in case.functions.items()}
+    return op.run_reference(operands, case.attrs, op.name, functions)
 
 
 def widened(operands: list[np.ndarray | None]) -> list[np.ndarray | None]:

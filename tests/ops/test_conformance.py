@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rml_exec.ops import Case, OpDef, all_ops
 from rml_exec.types import DType, TensorType
-from tests.ops.operands import assert_within, operands_of, types_of, widened
+from tests.ops.operands import assert_within, infer_case, operands_of, run_case, types_of, widened
 
 
 def cases(wanted: Callable[[OpDef, Case], bool]) -> pytest.MarkDecorator:
@@ -36,8 +37,8 @@ each_case = cases(lambda op, case: True)
 @each_case
 def test_reference_gives_exactly_the_inferred_types(op: OpDef, case: Case) -> None:
     operands = operands_of(op, case)
-    inferred = op.infer_types(op.name, types_of(case, operands), case.attrs)
-    results = op.run_reference(operands, case.attrs)
+    inferred = infer_case(op, case, operands)
+    results = run_case(op, case, operands)
     assert [(array.dtype, array.shape) for array in results] == [(type_.dtype.numpy, type_.shape) for type_ in inferred]
 
 
@@ -45,8 +46,8 @@ def test_reference_gives_exactly_the_inferred_types(op: OpDef, case: Case) -> No
 def test_f32_reference_is_within_tolerance_of_the_f64_reference(op: OpDef, case: Case) -> None:
     operands = operands_of(op, case)
     attrs = {name: "f64" if op.attrs[name].kind == "dtype" and DType(value).is_float else value for name, value in case.attrs.items()}
-    wide = op.run_reference(widened(operands), attrs)
-    for got, want in zip(op.run_reference(operands, case.attrs), wide, strict=True):
+    wide = run_case(op, replace(case, attrs=attrs), widened(operands), wide=True)
+    for got, want in zip(run_case(op, case, operands), wide, strict=True):
         assert want.dtype == (np.float64 if got.dtype.kind == "f" else got.dtype)
         assert_within(got, want, op.tolerance)
 
@@ -82,7 +83,7 @@ def test_view_shares_the_memory_of_its_operand(op: OpDef, case: Case) -> None:
 def test_inplace_pairs_and_flops_make_sense(op: OpDef, case: Case) -> None:
     operands = operands_of(op, case)
     types = types_of(case, operands)
-    outputs = op.infer_types(op.name, types, case.attrs)
+    outputs = infer_case(op, case, operands)
     assert all(output < len(outputs) and operand < len(types) for output, operand in op.inplace)
     if op.flops is not None:
         flops = op.flops(types, outputs, case.attrs)
@@ -101,7 +102,7 @@ def test_inplace_pairs_and_flops_make_sense(op: OpDef, case: Case) -> None:
 def test_cases_cover_the_edges(op: OpDef) -> None:
     sizes = set()
     for case in op.cases:
-        outputs = op.infer_types(op.name, types_of(case, operands_of(op, case)), case.attrs)
+        outputs = infer_case(op, case, operands_of(op, case))
         sizes.update(type_.size for type_ in outputs)
     assert 0 in sizes, "no case has an empty result"
     assert any(size % 2 and size > 1 for size in sizes), "no case has an odd number of results"

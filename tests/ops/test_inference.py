@@ -15,7 +15,7 @@ OP_NAMES = """
 neg abs floor ceil exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid erf erfc relu silu is_nan is_inf not sign round gelu clamp
 leaky_relu cast
 add sub mul pow max min and or xor div rem compare select reshape transpose broadcast slice reverse concat pad iota take reduce argreduce
-matmul linear conv2d max_pool avg_pool batch_norm layer_norm softmax log_softmax attention fused
+matmul linear conv2d max_pool avg_pool batch_norm layer_norm softmax log_softmax attention call cond while scan fused
 """.split()  # noqa: SIM905  (a name per line would be longer than the rest of the test)
 WRONG = {
     "int": (1.5, True, "1", None),
@@ -26,6 +26,8 @@ WRONG = {
     "pads": ((1, 1), ((1,),), [[1, 1]], None),
     "dtype": ("float32", 32, None),
     "strs": ("a", (1,), None),
+    "function": (("f",), 1, None),
+    "functions": ("f", (1,), None),
     "body": ([], "add", None),
 }
 ATTRIBUTES = [(op, name, attr) for op in all_ops() for name, attr in op.attrs.items()]

@@ -39,13 +39,15 @@ INL vf exponentials(float *y, const float *x, int64_t n, vf largest) {
       sum[j] += e;
     }
   }
-  EACH_LANE_VECTOR {
-    int left = lanes_left(n - i - j * W);
-    if (left) {
+  if (i < n) {
+    vf rest[LANE_VECTORS] = {0};
+    UNROLL(1) for (int j = 0; i + j * W < n; j++) {
+      int left = lanes_left(n - i - j * W);
       vf e = v_exp_neg(vf_loadn(x + i + j * W, left) - largest);
       if (y) vf_storen(y + i + j * W, e, left);
-      sum[j] += lanes_first(e, left);
+      rest[j] = lanes_first(e, left);
     }
+    EACH_LANE_VECTOR sum[j] += rest[j];
   }
   return lanes_total(LANES_SUM, sum);
 }

@@ -1,0 +1,179 @@
+"""Arms that behave as badly as frameworks can, for the tests of the harness. A worker process imports them by ``tests.bench.fake_arms:CLASS``.
+
+All of them "run" whatever model lies at ``graphs/model``: they give back the golden's own outputs, more or less. What they did is left in files
+beside the model: ``calls`` (one line per call, the arm's name), ``NAME.pid``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.adapters.base import ArmFacts, UnavailableError
+from rml_exec.ir.golden import read_golden
+
+FOREVER_S = 600
+
+
+class Honest:
+    """Gives the right outputs."""
+
+    def load(self, model: str, graphs: str, threads: int) -> None:
+        self.directory = Path(graphs)
+        self.golden = read_golden(self.directory / f"{model}.golden.safetensors").outputs
+        self.number = 0
+        (self.directory / f"{type(self).__name__}.pid").write_text(str(os.getpid()))
+        self.misbehave_on_load()
+
+    def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
+        self.inputs = inputs
+
+    def call(self) -> Any:
+        self.number += 1
+        with (self.directory / "calls").open("a") as file:
+            print(type(self).__name__, file=file)
+        self.misbehave_on_call()
+        return dict(self.golden)
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray]:
+        return result
+
+    def facts(self) -> ArmFacts:
+        return ArmFacts("1.2.3", import_ms=1.0, load_ms=2.0, options={"affinity": sorted(os.sched_getaffinity(0)), "inputs": list(self.inputs)})
+
+    def misbehave_on_load(self) -> None:
+        pass
+
+    def misbehave_on_call(self) -> None:
+        pass
+
+
+class Second(Honest):
+    """Another honest one."""
+
+
+class Wrong(Honest):
+    """Gives wrong outputs from the first call on."""
+
+    def call(self) -> Any:
+        return {name: array + 1 for name, array in super().call().items()}
+
+
+class WrongAt(Honest):
+    """Gives a wrong output in its n-th call alone, the first being 1."""
+
+    wrong_call = 0
+
+    def call(self) -> Any:
+        found = super().call()
+        return {name: np.full_like(array, np.nan) for name, array in found.items()} if self.number == self.wrong_call else found
+
+
+class WrongAtFour(WrongAt):
+    """Right in the first call, the warm-up and the first block; wrong in the second block, if each is of one call."""
+
+    wrong_call = 4
+
+
+class WrongAtOne(WrongAt):
+    wrong_call = 1
+
+
+class WrongAtThree(WrongAt):
+    wrong_call = 3
+
+
+class ExtraOutput(Honest):
+    """Gives an output that no golden knows."""
+
+    def call(self) -> Any:
+        return {**super().call(), "surprise": np.zeros(1)}
+
+
+class Raises(Honest):
+    def misbehave_on_load(self) -> None:
+        raise ValueError("no such\nlayer")
+
+
+class Crashes(Honest):
+    def misbehave_on_call(self) -> None:
+        print("about to crash", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class CrashesLater(Honest):
+    def misbehave_on_call(self) -> None:
+        if self.number == 4:
+            os._exit(7)
+
+
+class CrashesBesideChild(Honest):
+    """Its child, a fork, holds the worker's pipes open when the worker is gone."""
+
+    def misbehave_on_call(self) -> None:
+        if os.fork() == 0:
+            time.sleep(FOREVER_S)
+        os._exit(9)
+
+
+class Hangs(Honest):
+    def misbehave_on_call(self) -> None:
+        time.sleep(FOREVER_S)
+
+
+class Talks(Honest):
+    """Prints garbage where frameworks print it."""
+
+    def misbehave_on_call(self) -> None:
+        sys.stdout.write("\x00\x1b[2J{]")
+        sys.stdout.flush()
+        os.write(2, b"\xff\xfe\n")
+
+
+class Garbles(Honest):
+    """Writes ``garbage`` into everything it can write to, the worker's pipe too."""
+
+    garbage = b"garbage {\n"
+
+    def misbehave_on_call(self) -> None:
+        for entry in os.listdir("/proc/self/fd"):
+            if "pipe:" in os.readlink(f"/proc/self/fd/{entry}"):
+                try:
+                    os.write(int(entry), self.garbage)
+                except OSError:
+                    pass
+
+
+class GarblesJson(Garbles):
+    garbage = b'{"times_ns": [1]}\n'
+
+
+class LeavesChildren(Honest):
+    """Starts one child in its process group and one in a session of its own."""
+
+    def misbehave_on_load(self) -> None:
+        for name, own_session in (("inside", False), ("outside", True)):
+            child = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER_S})"], start_new_session=own_session)
+            (self.directory / f"{name}.pid").write_text(str(child.pid))
+
+
+class Unavailable(Honest):
+    def load(self, model: str, graphs: str, threads: int) -> None:
+        raise UnavailableError("Fake is not installed; pip install fake")
+
+
+class Watches(Honest):
+    """Notes in ``states`` the state of the process of :class:`Honest` during its own calls."""
+
+    def misbehave_on_call(self) -> None:
+        status = Path("/proc", (self.directory / "Honest.pid").read_text(), "stat").read_text()
+        with (self.directory / "states").open("a") as file:
+            print(status.rpartition(")")[2].split()[0], file=file)
