@@ -1,8 +1,8 @@
 """Control flow: ``call``, ``cond``, ``while`` and ``scan``, which run functions of the graph.
 
-A function is closed: what it needs besides its arguments is an operand of the node, or a constant of the function itself. Operands are bound
-to a function's inputs by position, its outputs become results by position; no names are matched. The references below are plain Python loops
-and the definition of the ops.
+A function is closed: what it needs besides its arguments is an operand of the node, or a constant of the function itself. Operands are
+bound to a function's inputs by position, its outputs become results by position; no names are matched. The references below are plain Python
+loops and the definition of the ops.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _function(name: str, inputs: Sequence[Value], nodes: Sequence[Node], outputs
 
 
 def _case(id: str, shape: tuple[int, ...], *inputs: tuple[int, ...] | np.ndarray, **attrs: Any) -> Case:
-    """Returns a case with functions of f32 values of one shape: ``grow(x) = x + x``, ``same(x) = x``, a counted loop, and a running sum."""
+    """Returns a case with functions of f32 values of one shape: ``grow(x) = x + x``, ``same(x) = x``, a counted loop, and a running maximum."""
     type_, number, truth = TensorType(DType.F32, shape), TensorType(DType.I32, ()), TensorType(DType.BOOL, ())
     x, y, n = Value("x", type_), Value("y", type_), Value("n", number)
     one = Constant("one", number, np.array(1, np.int32))
@@ -115,10 +115,10 @@ def _case(id: str, shape: tuple[int, ...], *inputs: tuple[int, ...] | np.ndarray
     grow = _function("grow", [x], [Node("add", "grow", ("x", "x"), (y,))], ["y"])
     same = _function("same", [x], [], ["x"])
     below = Node("compare", "below", ("n", "five"), (Value("go", truth),), {"dir": "lt"})
-    step = (Node("add", "count", ("n", "one"), (Value("next", number),)), Node("tanh", "bend", ("x",), (y,)))
+    step = (Node("add", "count", ("n", "one"), (Value("next", number),)), Node("neg", "flip", ("x",), (y,)))
     go, body = _function("go", [n, x], [below], ["go"], five), _function("body", [n, x], step, ["next", "y"], one)
-    total = Node("add", "total", ("x", "y"), (Value("sum", type_),))
-    functions = grow, same, go, body, _function("sum", [x, y], [total], ["sum", "sum"])
+    larger = Node("max", "larger", ("x", "y"), (Value("most", type_),))
+    functions = grow, same, go, body, _function("most", [x, y], [larger], ["most", "most"])
     return replace(case(id, *inputs, **attrs), functions={function.name: function for function in functions})
 
 
@@ -152,9 +152,9 @@ cond = define(
         _case("negative", (), np.array(-1, np.int32), (), branches=("grow",)),
         _case("empty", (0,), np.array(False), (0,), branches=("grow", "same")),
     ),
-    doc="""The results of one of `branches` on `xs`; only that one runs. `index` is bool[] and `branches` are two, the first for false and the second
-    for true; or it is i32[] or i64[], clamped to the range of `branches` (as `jax.lax.switch` does). All branches take the types of `xs` and give the
-    same types.""",
+    doc="""The results of one of `branches` on `xs`; only that one runs. `index` is bool[] and `branches` are two, the first for false and
+    the second for true; or it is i32[] or i64[], clamped to the range of `branches` (as `jax.lax.switch` does). All branches take the types
+    of `xs` and give the same types.""",
 )
 
 while_ = define(
@@ -169,8 +169,9 @@ while_ = define(
         _case("zero_times", (7,), _SEVEN, (7,), cond="go", body="body"),
         _case("empty", (0, 3), _ZERO, (0, 3), cond="go", body="body"),
     ),
-    doc="""Carries the values `xs`: as long as `cond` of them is true, `body` of them replaces them; the results are the last ones, the operands
-    themselves if `cond` is false at once. Both functions take all carried values; `cond` gives one bool[], `body` the types that it takes.""",
+    doc="""Carries the values `xs`: as long as `cond` of them is true, `body` of them replaces them; the results are the last ones, the
+    operands themselves if `cond` is false at once. Both functions take all carried values; `cond` gives one bool[], `body` the types that
+    it takes.""",
 )
 
 scan = define(
@@ -181,14 +182,14 @@ scan = define(
     infer=_infer_scan,
     reference=_run_scan,
     cases=(
-        _case("sum", (3, 5), (3, 5), (4, 3, 5), body="sum", length=4, reverse=False, num_consts=0, num_carry=1),
-        _case("reverse", (3,), (3,), (5, 3), body="sum", length=5, reverse=True, num_consts=0, num_carry=1),
-        _case("const", (3,), (3,), (3, 3), body="sum", length=3, reverse=False, num_consts=1, num_carry=0),
-        _case("length_0", (3,), (3,), (0, 3), body="sum", length=0, reverse=False, num_consts=0, num_carry=1),
-        _case("empty", (0,), (0,), (2, 0), body="sum", length=2, reverse=False, num_consts=0, num_carry=1),
+        _case("most", (3, 5), (3, 5), (4, 3, 5), body="most", length=4, reverse=False, num_consts=0, num_carry=1),
+        _case("reverse", (3,), (3,), (5, 3), body="most", length=5, reverse=True, num_consts=0, num_carry=1),
+        _case("const", (3,), (3,), (3, 3), body="most", length=3, reverse=False, num_consts=1, num_carry=0),
+        _case("length_0", (3,), (3,), (0, 3), body="most", length=0, reverse=False, num_consts=0, num_carry=1),
+        _case("empty", (0,), (0,), (2, 0), body="most", length=2, reverse=False, num_consts=0, num_carry=1),
     ),
-    doc="""Runs `body` `length` times. Operands: `num_consts` values that every step sees, `num_carry` values that a step replaces for the next one,
-    then scanned values with leading axis `length`, of which step t sees element t. `body` takes (consts, carry, elements) and gives (carry, ys
-    elements); the results are the last carry, then each y stacked along a new leading axis, step t at position t. `reverse` takes the steps from
-    `length - 1` down to 0. With `length` 0 the carry comes back as it is.""",
+    doc="""Runs `body` `length` times. Operands: `num_consts` values that every step sees, `num_carry` values that a step replaces for the
+    next one, then scanned values with leading axis `length`, of which step t sees element t. `body` takes (consts, carry, elements) and gives
+    (carry, elements of ys); the results are the last carry, then each of ys stacked along a new leading axis, step t at position t.
+    `reverse` takes the steps from `length - 1` down to 0. With `length` 0 the carry comes back as it is.""",
 )

@@ -178,8 +178,8 @@ class OpDef:
             functions: the functions of the graph, for an op that calls some.
 
         Raises:
-            TypeInferenceError: a wrong number of operands, a missing, unknown or ill-typed attribute, a function that does not exist, or types the
-                op does not allow.
+            TypeInferenceError: a wrong number of operands, a missing, unknown or ill-typed attribute, a function that does not exist, or
+                types the op does not allow.
         """
         shown = {self.operand_name(i): t for i, t in enumerate(types) if t is not None}
         if len(types) < self.min_inputs or (len(types) > len(self.inputs) and not self.variadic):
@@ -292,8 +292,8 @@ def define(**fields: Any) -> OpDef:
         inputs: operand names; ``bias?`` is optional, ``xs*`` repeats.
         attrs: attribute name -> :class:`Attr`.
         outputs: result names.
-        infer: ``infer(*operand_types, **attrs)`` -> output TensorType or tuple of them; raises :class:`Rule` with the reason. An attribute that
-            names a function arrives as its :class:`Signature`.
+        infer: ``infer(*operand_types, **attrs)`` -> output TensorType or tuple of them; raises :class:`Rule` with the reason. An attribute
+            that names a function arrives as its :class:`Signature`.
         reference: ``reference(*operands, **attrs)`` on NumPy arrays -> array or tuple. Works in any float precision: run in float64 it is
             the oracle. It computes in the precision of its operands, writes to none of them, and returns arrays of exactly the inferred
             dtypes and shapes; values that the op refuses raise :class:`Rule`. A function arrives as a :class:`Callee`.

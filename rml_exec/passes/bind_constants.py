@@ -1,7 +1,7 @@
 """Constants that a control-flow node hands to its functions become constants of those functions.
 
-Functions are closed, so an exported loop gets its weights as operands: scan consts, or carried values that the body hands on unchanged. Bound
-inside the function, a weight is packed once, a bias can be folded, and a loop carries less.
+Functions are closed, so an exported loop gets its weights as operands: scan consts, or carried values that the body hands on unchanged.
+Bound inside the function, a weight is packed once, a bias can be folded, and a loop carries less.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Binder:
         return replace(node, inputs=_without(node.inputs, bound), outputs=_without(node.outputs, dropped), attrs=attrs)
 
     def _variant(self, name: str, bound: Bound, dropped: Collection[int] = ()) -> str:
-        """Returns the name of the function with these inputs bound and these outputs left out; made once, under its old name if that is free."""
+        """Returns the name of the function with these inputs bound and these outputs left out: the old name, for the first such variant."""
         given = tuple((index, id(constant.data), constant.type) for index, constant in sorted(bound.items()))
         key = (name, given, tuple(sorted(dropped)))
         if key not in self._variants:

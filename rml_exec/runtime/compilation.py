@@ -47,9 +47,9 @@ class Step:
 class Compiled:
     """A program and what it was made from.
 
-    ``step_of`` maps each step of the program to its entry in ``steps``: a node may take several native calls. ``plan_bytes`` estimates what the
-    program holds of its own: not the constants of the graph, nor what was packed from them. ``functions`` are those that the graph's control flow
-    runs, compiled.
+    ``step_of`` maps each step of the program to its entry in ``steps``: a node may take several native calls. ``plan_bytes`` estimates what
+    the program holds of its own: not the constants of the graph, nor what was packed from them. ``functions`` are those that the graph's
+    control flow runs, compiled.
     """
 
     program: Program

@@ -1,7 +1,7 @@
 """The instructions of the elementwise interpreter, and how each op is written in them.
 
-``native/kernels/elementwise.c`` runs straight-line programs on 32-bit lanes: f32, i32 and truth values. A :class:`Program` is such a program on
-*named* values; :mod:`rml_exec.runtime.lower_elementwise` gives them places.
+``native/kernels/elementwise.c`` runs straight-line programs on 32-bit lanes: f32, i32 and truth values. A :class:`Program` is one of them
+on *named* values; :mod:`rml_exec.runtime.lower_elementwise` gives them places.
 """
 
 from __future__ import annotations
@@ -130,11 +130,11 @@ class Program:
 
 
 _SAME_NAME: Mapping[DType, tuple[str, ...]] = {
-    DType.F32: (*LONG, "neg", "abs", "floor", "ceil", "sqrt", "rsqrt", "is_nan", "is_inf", "add", "sub", "mul", "max", "min"),
+    DType.F32: (*LONG[:-2], "neg", "abs", "floor", "ceil", "sqrt", "rsqrt", "is_nan", "is_inf", "add", "sub", "mul", "max", "min"),
     DType.I32: ("neg", "abs", "add", "sub", "mul", "max", "min"),
     DType.BOOL: (),
 }
-"""Ops whose instruction has their name (for i32 with a suffix). ``gelu`` is not one of them in spite of its name: it has two."""
+"""Ops whose instruction has their name (for i32 with a suffix)."""
 _BITWISE = ("not", *_BITS)
 
 _Select = Callable[[Program, Node, list[str], DType], None]

@@ -99,6 +99,11 @@ class Executor:
         return self._graph
 
     @property
+    def lowered(self) -> Graph:
+        """What the passes made of the graph: the nodes that the plan and the steps stand for."""
+        return self._lowered
+
+    @property
     def input_types(self) -> Mapping[str, TensorType]:
         """Input name -> type, in order; of the hint binding for a graph with dims."""
         return self._primary.inputs.types

@@ -16,13 +16,17 @@ def lower_reshape(node: Node, ctx: LowerContext) -> list[NativeStep]:
 
 
 @lowers("concat")
-def lower_concat(node: Node, ctx: LowerContext) -> list[NativeStep]:
-    """One strided copy per operand."""
+def lower_concat(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
+    """One strided copy per operand that holds anything."""
     result, axis = node.outputs[0], node.attrs["axis"]
+    if result.type.size == 0:
+        return None
     strides = contiguous_strides(result.type.shape)
     steps, start = [], 0
     for name in node.reads():
         type_ = ctx.type(name)
+        if type_.size == 0:
+            continue
         part = Part(result.name, start * strides[axis] * type_.dtype.itemsize)
         steps.append(copy_step(part, name, type_, ctx.strides(name), strides))
         start += type_.shape[axis]

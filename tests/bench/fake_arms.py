@@ -6,6 +6,7 @@ beside the model: ``calls`` (one line per call, the arm's name), ``NAME.pid``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -129,6 +130,19 @@ class Hangs(Honest):
         time.sleep(FOREVER_S)
 
 
+class HangsOnTwo(Honest):
+    """Runs the model ``torch_one`` and hangs on any other."""
+
+    def load(self, model: str, graphs: str, threads: int) -> None:
+        super().load(model, graphs, threads)
+        self.hangs = model != "torch_one"
+
+    def misbehave_on_call(self) -> None:
+        if self.hangs:
+            (self.directory / "hanging.pid").write_text(str(os.getpid()))
+            time.sleep(FOREVER_S)
+
+
 class Talks(Honest):
     """Prints garbage where frameworks print it."""
 
@@ -145,11 +159,9 @@ class Garbles(Honest):
 
     def misbehave_on_call(self) -> None:
         for entry in os.listdir("/proc/self/fd"):
-            if "pipe:" in os.readlink(f"/proc/self/fd/{entry}"):
-                try:
+            with contextlib.suppress(OSError):
+                if "pipe:" in os.readlink(f"/proc/self/fd/{entry}"):
                     os.write(int(entry), self.garbage)
-                except OSError:
-                    pass
 
 
 class GarblesJson(Garbles):

@@ -144,19 +144,15 @@ def test_idle_arms_are_stopped(run, graphs):
     assert (graphs / "states").read_text().split() == ["T"] * (2 + QUICK.rounds)
 
 
-def test_an_interrupt_leaves_no_worker(run, graphs):
+def test_an_interrupt_leaves_no_worker(use_arms, graphs):
     def interrupt(text: str) -> None:
         if text == "round 2 of 4":
             raise KeyboardInterrupt
 
+    names = use_arms(rml="Honest", other="Second")
     with pytest.raises(KeyboardInterrupt):
-        run_cells("tiny_mlp", 1, ["rml", "other"], graphs=str(graphs), cores=CORES, budget=QUICK, environment={}, progress=interrupt)
+        run_cells("tiny_mlp", 1, names, graphs=str(graphs), cores=CORES, budget=QUICK, environment={}, progress=interrupt)
     assert all(process_ends(int((graphs / f"{name}.pid").read_text())) for name in ("Honest", "Second"))
-
-
-@pytest.fixture(autouse=True)
-def _two_arms(use_arms: Callable[..., list[str]]) -> None:
-    use_arms(rml="Honest", other="Second")
 
 
 def test_a_killed_supervisor_leaves_no_worker(graphs):

@@ -1,0 +1,22 @@
+"""``bench_frameworks`` with fake arms, for tests that need it as a process: ``python -m tests.bench.fake_cli ARM=CLASS,... ARGUMENTS``.
+
+Its zoo is two models of the "torch" kind, ``torch_one`` and ``torch_two``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import bench.cli
+from bench.adapters.base import ARMS, Arm
+from exporters.models.zoo import ZooModel
+
+ZOO = {name: ZooModel(name, "torch", lambda: (None, None), f"the fake {name}") for name in ("torch_one", "torch_two")}
+
+if __name__ == "__main__":
+    ARMS.clear()
+    for pair in sys.argv[1].split(","):
+        arm, _, cls = pair.partition("=")
+        ARMS[arm] = Arm(f"tests.bench.fake_arms:{cls}", ("torch",))
+    bench.cli.all_models = lambda: ZOO
+    sys.exit(bench.cli.main(sys.argv[2:]))
