@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -85,8 +86,10 @@ def prepare_results(path: Path) -> None:
         ValueError: the file exists and holds something other than records; it is left as it is.
         OSError: it cannot be opened for writing.
     """
-    with path.open("a+b") as file:
-        file.seek(0)
+    with path.open("ab") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return  # a device or a pipe has nothing to cut off
+    with path.open("r+b") as file:
         content = file.read()
         end = content.rfind(b"\n") + 1
         half, start = content[end:], b'{"model": '

@@ -318,10 +318,19 @@ def test_the_order_of_keyword_inputs_does_not_matter() -> None:
     assert run_reference(graph, {"a": a.numpy(), "b": b.numpy()}, precision="f32")["y"] == [2.0]
 
 
-def test_the_users_settings_are_left_alone(tmp_path: Path) -> None:
-    model = linear()
-    before = (torch.get_num_threads(), torch.is_grad_enabled(), torch.random.get_rng_state())
-    export(model, [torch.ones(2, 8)], tmp_path / "linear")
-    after = (torch.get_num_threads(), torch.is_grad_enabled(), torch.random.get_rng_state())
-    assert before[:2] == after[:2]
-    assert torch.equal(before[2], after[2])
+def test_the_golden_run_has_one_thread_and_the_users_settings_are_left_alone(tmp_path: Path) -> None:
+    class Spy(nn.Module):
+        def forward(self, x: Any) -> Any:
+            seen.append(torch.get_num_threads())
+            return x * 2
+
+    seen: list[int] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        before = torch.random.get_rng_state()
+        export(Spy().eval(), [torch.ones(2, 8)], tmp_path / "spy")
+        assert (seen[-1], torch.get_num_threads(), torch.is_grad_enabled()) == (1, 2, True)
+        assert torch.equal(before, torch.random.get_rng_state())
+    finally:
+        torch.set_num_threads(threads)

@@ -139,6 +139,7 @@ REDUCTIONS: list[Case] = [
     ("sum-bool", torch.sum, (bools(9),)),
     ("sum-uint8", lambda x: x.to(torch.uint8).sum(0), (i64(300, low=0, high=255),)),
     ("sum-dtype", lambda x: x.sum(0, dtype=torch.float64), (f32(3, 5),)),
+    ("sum-to-integer", lambda x: x.sum(0, dtype=torch.int64), (torch.tensor([NAN, 2.9]),)),
     ("mean-nan", torch.mean, (AWKWARD,)),
     ("amax-nan", lambda x: x.amax(0), (AWKWARD,)),
     ("max-dim", lambda x: x.max(1), (f32(3, 5),)),

@@ -276,7 +276,7 @@ def test_the_plan_treats_operands_of_control_flow_as_uses_and_functions_have_the
     assert function.memory.arena_bytes > 0
 
 
-@pytest.mark.parametrize("graph", [rnn_graph(), loop_graph(), failing_graph()], ids=lambda graph: graph.name)
+@pytest.mark.parametrize("graph", [rnn_graph(), loop_graph(), branch_graph()], ids=lambda graph: graph.name)
 def test_a_saved_graph_runs_as_before(graph, tmp_path):
     save_graph(graph, tmp_path / "m")
     loaded = load_graph(tmp_path / "m")
