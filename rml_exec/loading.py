@@ -133,7 +133,7 @@ def _listed(types: Sequence[TensorType]) -> str:
 def infer_types(
     op: str, where: str, types: Sequence[TensorType | None], attrs: Mapping[str, Any], functions: Mapping[str, Function]
 ) -> tuple[TensorType, ...]:
-    """Returns the output types of one node, which may call ``functions``; raises TypeInferenceError, its message beginning with ``where``."""
+    """Returns the output types of a node, which may call ``functions``; raises TypeInferenceError, its message beginning with ``where``."""
     try:
         record = get_op(op)
     except KeyError:

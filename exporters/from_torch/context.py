@@ -103,6 +103,11 @@ class Context:
         """Returns the type of a value."""
         return self.builder.type(value)
 
+    @property
+    def packet(self) -> str:
+        """Name of the operator without namespace and overload: ``add``."""
+        return str(self.node.target.overloadpacket).removeprefix("aten.")
+
     def result(self) -> TensorType:
         """Returns the type that torch gives the operator's one result."""
         value = self.node.meta["val"]

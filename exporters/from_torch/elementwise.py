@@ -74,7 +74,7 @@ def _elu(ctx: Context, x: str, alpha: float, scale: float, input_scale: float) -
 @ATEN.lowers("aten.log2", "aten.log10")
 def _log_of_base(ctx: Context, x: str) -> str:
     dtype = ctx.result().dtype
-    base = 2 if "log2" in ctx.source["op"] else 10
+    base = {"log2": 2, "log10": 10}[ctx.packet]
     return str(ctx.add("mul", [ctx.step("log", [ctx.cast(x, dtype)]), ctx.scalar(1 / math.log(base), dtype)]))
 
 
@@ -92,10 +92,9 @@ def _reciprocal(ctx: Context, x: str) -> str:
 
 @ATEN.lowers("aten.isnan", "aten.isinf")
 def _is(ctx: Context, x: str) -> str:
-    kind = "is_nan" if "isnan" in ctx.source["op"] else "is_inf"
     if not ctx.type(x).dtype.is_float:
         return str(ctx.add("broadcast", [ctx.scalar(False, DType.BOOL)], shape=ctx.type(x).shape))
-    return str(ctx.add(kind, [x]))
+    return str(ctx.add({"isnan": "is_nan", "isinf": "is_inf"}[ctx.packet], [x]))
 
 
 @ATEN.lowers("aten.logical_not")
@@ -120,13 +119,12 @@ def _to_copy(ctx: Context, x: str, dtype: object) -> str:
 @ATEN.lowers("aten.add", "aten.sub")
 def _add(ctx: Context, a: Operand, b: Operand, alpha: Scalar) -> str:
     dtype = ctx.result().dtype
-    op = "add" if ".add." in ctx.source["op"] else "sub"
     left, right = ctx.operand(a, dtype), ctx.operand(b, dtype)
     if dtype is DType.BOOL:
         return str(ctx.add("or", [left, right]))  # torch has no sub of bools
     if alpha != 1:
         right = ctx.step("mul", [right, ctx.scalar(alpha, dtype)])
-    return str(ctx.add(op, [left, right]))
+    return str(ctx.add(ctx.packet, [left, right]))
 
 
 @ATEN.lowers("aten.rsub")

@@ -101,13 +101,13 @@ def _two(values: tuple[int, ...], first: int) -> tuple[int, ...]:
 
 @ATEN.lowers(*(f"aten.max_pool{rank}d_with_indices" for rank in (2, 3)), *(f"aten.max_pool{rank}d" for rank in (1, 2, 3)))
 def _max_pool(ctx: Context, x: str, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> object:
-    rank = int(ctx.source["op"].split("max_pool")[1][0])
+    rank = int(ctx.packet[len("max_pool")])
     window, dilations = _spatial(kernel, rank), _spatial(dilation, rank)
     strides, low = _spatial(stride or kernel, rank), _spatial(padding, rank)
     extents = [step * (size - 1) + 1 for size, step in zip(window, dilations, strict=True)]
     pads = _pool_pads(ctx.type(x).shape[-rank:], extents, strides, low, ceil_mode)
     value = _pool(ctx, "max_pool", x, rank, window=window, strides=strides, pads=pads, dilations=dilations, nan="propagate")
-    return (value, None) if "with_indices" in ctx.source["op"] else value
+    return (value, None) if ctx.packet.endswith("with_indices") else value
 
 
 def _pool(ctx: Context, op: str, x: str, spatial: int, **attrs: object) -> str:

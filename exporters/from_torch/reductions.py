@@ -42,12 +42,12 @@ for _name in ("sum", "mean", "prod"):
 
 @ATEN.lowers("aten.amax", "aten.amin")
 def _amax(ctx: Context, x: str, dims: Dims, keepdim: bool) -> str:
-    return _reduce(ctx, x, "max" if "amax" in ctx.source["op"] else "min", dims, keepdim)
+    return _reduce(ctx, x, ctx.packet.removeprefix("a"), dims, keepdim)
 
 
 @ATEN.lowers("aten.any", "aten.all")
 def _any(ctx: Context, x: str, dims: Dims = None, keepdim: bool = False) -> str:
-    return _reduce(ctx, ctx.cast(x, DType.BOOL), "any" if "any" in ctx.source["op"] else "all", dims, keepdim)
+    return _reduce(ctx, ctx.cast(x, DType.BOOL), ctx.packet, dims, keepdim)
 
 
 def _extreme(packet: str) -> None:

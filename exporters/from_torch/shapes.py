@@ -56,7 +56,7 @@ def _expand(ctx: Context, x: str, *_: object) -> str:
 
 @ATEN.lowers("aten.full_like", "aten.fill.Scalar", "aten.new_full")
 def _full(ctx: Context, x: str, *arguments: object) -> str:
-    value = arguments[-2] if "new_full" in ctx.source["op"] else arguments[0]
+    value = arguments[-2] if ctx.packet == "new_full" else arguments[0]
     result = ctx.result()
     return str(ctx.add("broadcast", [ctx.scalar(value, result.dtype)], shape=result.shape))  # type: ignore[arg-type]
 

@@ -20,7 +20,7 @@ INLINE_ELEMENTS = 16
 """A constant of at most so many elements may stand inline in the JSON."""
 
 Infer = Callable[[str, str, Sequence[TensorType | None], Mapping[str, Any], Mapping[str, Function]], tuple[TensorType, ...]]
-"""``infer(op, where, operand types, attributes, functions)`` -> output types. It is injected because the records here know nothing of ops."""
+"""``infer(op, where, operand types, attributes, functions)`` -> output types. Injected, because the records here know nothing of ops."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,8 @@ class BodyBuilder:
             source: ``op`` and ``where`` of the framework's operator.
             metadata: string -> string.
             outputs: names wished for the output values; the node's name when not given.
-            **attrs: every attribute of the op. Lists may stand for tuples, NumPy scalars for Python numbers, a DType or a Function for its name.
+            **attrs: every attribute of the op. Lists may stand for tuples, NumPy scalars for Python numbers, DType and Function for their
+                names.
 
         Raises:
             VerifyError: an operand that is not defined.
@@ -102,7 +103,8 @@ class BodyBuilder:
             if operand is not None and operand not in self._types:
                 raise VerifyError.of(where, f"reads value '{operand}', which is not defined")
         plain = {attr: _plain(value) for attr, value in attrs.items()}
-        types = self._infer(op, where, [None if operand is None else self._types[operand] for operand in inputs], plain, self._functions.built)
+        operands = [None if operand is None else self._types[operand] for operand in inputs]
+        types = self._infer(op, where, operands, plain, self._functions.built)
         wished = outputs or ([node_name] if len(types) == 1 else [f"{node_name}.{index}" for index in range(len(types))])
         if len(wished) != len(types):
             raise VerifyError.of(where, f"has {len(types)} outputs", f"{len(wished)} names for them")

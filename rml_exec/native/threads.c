@@ -34,7 +34,7 @@ struct rml_team {
   void (*walk)(void *, rml_team *, int, int);
   void *data;
   atomic_int caller_cpu;
-  int spin;  // 0: fewer cores than threads
+  atomic_int spin;  // 0: fewer cores than threads
 };
 
 static struct {
@@ -43,6 +43,8 @@ static struct {
   unsigned seen[RML_MAX_THREADS];  // by worker: the run that was the last when the worker was started
   rml_team team;
 } pool = {.taken = ATOMIC_FLAG_INIT};
+
+static int may_spin(rml_team *team) { return atomic_load_explicit(&team->spin, memory_order_relaxed); }
 
 static void pause_core(void) {
 #if defined(__x86_64__)
@@ -92,7 +94,7 @@ void rml_barrier(rml_team *team, int threads) {
     atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
     signal_change(&team->released, old + 1);
   } else {
-    wait_change(&team->released, old, team->spin);
+    wait_change(&team->released, old, may_spin(team));
   }
 }
 
@@ -111,7 +113,7 @@ static void *work(void *argument) {
   CPU_ZERO(&allowed);
   sched_getaffinity(0, sizeof allowed, &allowed);
   for (unsigned run = pool.seen[me];;) {
-    run = wait_change(&team->run, run, team->spin);
+    run = wait_change(&team->run, run, may_spin(team));
     int threads = run & ((1 << TEAM_BITS) - 1);
     if (me >= threads) continue;
     leave_core(&allowed, atomic_load_explicit(&team->caller_cpu, memory_order_relaxed));
@@ -147,7 +149,8 @@ static int start_workers(int count) {
   pthread_sigmask(SIG_SETMASK, &before, 0);
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  pool.team.spin = !sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) > pool.workers;
+  int spin = !sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) > pool.workers;
+  atomic_store_explicit(&pool.team.spin, spin, memory_order_relaxed);
   return pool.workers >= count;
 }
 

@@ -1,8 +1,8 @@
 """Control flow: ``call``, ``cond``, ``while`` and ``scan``, which run functions of the graph.
 
 A function is closed: what it needs besides its arguments is an operand of the node, or a constant of the function itself. Operands are
-bound to a function's inputs by position, its outputs become results by position; no names are matched. The references below are plain Python
-loops and the definition of the ops.
+bound to a function's inputs by position, its outputs become results by position; no names are matched. The references below are plain
+Python loops and the definition of the ops.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def _run_while(*xs: np.ndarray, cond: Callee, body: Callee) -> Arrays:
     return xs
 
 
-def _infer_scan(
-    *xs: TensorType, body: Signature, length: int, reverse: bool, num_consts: int, num_carry: int
-) -> tuple[TensorType, ...]:
+def _infer_scan(*xs: TensorType, body: Signature, length: int, reverse: bool, num_consts: int, num_carry: int) -> tuple[TensorType, ...]:
     if min(length, num_consts, num_carry) < 0:
         raise Rule("length, num_consts and num_carry must be at least 0", f"{length}, {num_consts}, {num_carry}")
     if num_consts + num_carry > len(xs):
@@ -107,7 +105,7 @@ def _function(name: str, inputs: Sequence[Value], nodes: Sequence[Node], outputs
 
 
 def _case(id: str, shape: tuple[int, ...], *inputs: tuple[int, ...] | np.ndarray, **attrs: Any) -> Case:
-    """Returns a case with functions of f32 values of one shape: ``grow(x) = x + x``, ``same(x) = x``, a counted loop, and a running maximum."""
+    """Returns a case with functions of f32 values of one shape: ``grow(x) = x + x``, ``same(x) = x``, a counted loop, a running maximum."""
     type_, number, truth = TensorType(DType.F32, shape), TensorType(DType.I32, ()), TensorType(DType.BOOL, ())
     x, y, n = Value("x", type_), Value("y", type_), Value("n", number)
     one = Constant("one", number, np.array(1, np.int32))
@@ -189,7 +187,7 @@ scan = define(
         _case("empty", (0,), (0,), (2, 0), body="most", length=2, reverse=False, num_consts=0, num_carry=1),
     ),
     doc="""Runs `body` `length` times. Operands: `num_consts` values that every step sees, `num_carry` values that a step replaces for the
-    next one, then scanned values with leading axis `length`, of which step t sees element t. `body` takes (consts, carry, elements) and gives
-    (carry, elements of ys); the results are the last carry, then each of ys stacked along a new leading axis, step t at position t.
+    next one, then scanned values with leading axis `length`, of which step t sees element t. `body` takes (consts, carry, elements) and
+    gives (carry, elements of ys); the results are the last carry, then each of ys stacked along a new leading axis, step t at position t.
     `reverse` takes the steps from `length - 1` down to 0. With `length` 0 the carry comes back as it is.""",
 )

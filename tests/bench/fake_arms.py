@@ -48,7 +48,9 @@ class Honest:
         return result
 
     def facts(self) -> ArmFacts:
-        return ArmFacts("1.2.3", import_ms=1.0, load_ms=2.0, options={"affinity": sorted(os.sched_getaffinity(0)), "inputs": list(self.inputs)})
+        return ArmFacts(
+            "1.2.3", import_ms=1.0, load_ms=2.0, options={"affinity": sorted(os.sched_getaffinity(0)), "inputs": list(self.inputs)}
+        )
 
     def misbehave_on_load(self) -> None:
         pass

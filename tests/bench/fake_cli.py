@@ -5,10 +5,12 @@ Its zoo is two models of the "torch" kind, ``torch_one`` and ``torch_two``.
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import bench.cli
 from bench.adapters.base import ARMS, Arm
+from bench.supervisor import Budget
 from exporters.models.zoo import ZooModel
 
 ZOO = {name: ZooModel(name, "torch", lambda: (None, None), f"the fake {name}") for name in ("torch_one", "torch_two")}
@@ -19,4 +21,5 @@ if __name__ == "__main__":
         arm, _, cls = pair.partition("=")
         ARMS[arm] = Arm(f"tests.bench.fake_arms:{cls}", ("torch",))
     bench.cli.all_models = lambda: ZOO
+    bench.cli.Budget = functools.partial(Budget, warm_up_s=0.0, block_s=1e-12, rounds=2)
     sys.exit(bench.cli.main(sys.argv[2:]))

@@ -119,7 +119,10 @@ def test_the_models_are_listed(command, capsys):
         (["--frameworks", "caffe,rml"], "--frameworks: must name some of rml, torch; got 'caffe'."),
         (["--threads", "0"], "--threads: must be whole numbers of at least 1, with commas between them; got '0'."),
         (["--threads", "1,two"], "--threads: must be whole numbers of at least 1, with commas between them; got '1,two'."),
-        (["--results", "/no/such/directory/file"], "--results /no/such/directory/file: must be a file that records can be appended to; got No "),
+        (
+            ["--results", "/no/such/directory/file"],
+            "--results /no/such/directory/file: must be a file that records can be appended to; got No ",
+        ),
         (["--results", "/"], "--results /: must be a file that records can be appended to; got Is a directory."),
     ],
 )
@@ -168,9 +171,7 @@ def test_without_the_libraries_of_the_table_one_sentence_says_what_to_install(mo
     assert sentence.endswith("pip install rml-exec[bench]")
 
 
-@pytest.mark.parametrize(
-    ("statuses", "code"), [([], 0), (["unavailable"], 5), (["unavailable", "failed"], 2), (["failed"], 2)]
-)
+@pytest.mark.parametrize(("statuses", "code"), [([], 0), (["unavailable"], 5), (["unavailable", "failed"], 2), (["failed"], 2)])
 def test_the_exit_code_of_export_only_tells_failures_from_missing_frameworks(monkeypatch, command, capsys, statuses, code):
     failures = {name: ExportFailure(status, f"a reason to be {status}") for name, status in zip(ZOO, statuses, strict=False)}
     monkeypatch.setattr(bench.cli, "export_missing", lambda *_, **__: failures)

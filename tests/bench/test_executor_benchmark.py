@@ -29,7 +29,13 @@ def test_every_graph_is_a_benchmark_in_the_json_of_google_benchmark(folder, caps
     rows = {row["name"]: row for row in found["benchmarks"]}
     assert list(rows) == ["executor/broken", "executor/cnn", "executor/mlp"]
     row = rows["executor/mlp"]
-    assert (row["run_name"], row["run_type"], row["repetitions"], row["repetition_index"], row["threads"]) == ("executor/mlp", "iteration", 1, 0, 1)
+    assert (row["run_name"], row["run_type"], row["repetitions"], row["repetition_index"], row["threads"]) == (
+        "executor/mlp",
+        "iteration",
+        1,
+        0,
+        1,
+    )
     assert (row["iterations"], row["time_unit"]) == (3, "us")
     assert row["real_time"] > 0
     assert row["cpu_time"] > 0
@@ -43,7 +49,12 @@ def test_a_graph_that_does_not_load_is_skipped_with_its_reason(folder, capsys):
 
 
 def test_repetitions_have_aggregates(folder, capsys):
-    arguments = ["--benchmark_format=json", "--benchmark_filter=mlp", "--benchmark_repetitions=4", "--benchmark_enable_random_interleaving=true"]
+    arguments = [
+        "--benchmark_format=json",
+        "--benchmark_filter=mlp",
+        "--benchmark_repetitions=4",
+        "--benchmark_enable_random_interleaving=true",
+    ]
     rows = json.loads(run(capsys, *arguments))["benchmarks"]
     assert [row["run_type"] for row in rows] == ["iteration"] * 4 + ["aggregate"] * 4
     assert [row["aggregate_name"] for row in rows[4:]] == ["mean", "median", "stddev", "cv"]

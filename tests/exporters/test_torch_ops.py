@@ -321,6 +321,7 @@ def test_case_names_are_unique() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_operators_give_what_torch_gives(family: str, assert_graph_gives: Any) -> None:
     from exporters.from_torch import to_graph

@@ -82,7 +82,8 @@ def _fill(draw: st.DrawFn, b: BodyBuilder, values: list[str], depth: int) -> Non
             case "call":
                 values.append(b.add("call", [x, y], function=_function(draw, b, depth, 2, 1)))
             case "cond":
-                index = b.add("reshape", [b.add("slice", [b.add("compare", [x, y], dir="lt")], start=(1,), limit=(2,), strides=(1,))], shape=())
+                less = b.add("compare", [x, y], dir="lt")
+                index = b.add("reshape", [b.add("slice", [less], start=(1,), limit=(2,), strides=(1,))], shape=())
                 branches = [_function(draw, b, depth, 2, 2) for _ in range(2)]
                 values.extend(b.add("cond", [index, x, y], branches=branches))
             case "switch":

@@ -210,7 +210,7 @@ def groups(draw: st.DrawFn) -> tuple[list[np.ndarray], dict[str, Any]]:
 
 
 @given(groups(), st.sampled_from(ISAS), st.integers(1, 2))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_random_group_is_its_nodes_one_by_one(drawn: tuple[list[np.ndarray], dict[str, Any]], isa: str, threads: int) -> None:
     operands, attrs = drawn
     known = dict(zip(attrs["params"], operands, strict=True))

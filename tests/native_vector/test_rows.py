@@ -1,4 +1,4 @@
-"""Softmax, layer normalisation, reductions and pooling: sizes, layouts, special values, in-place runs, rows that do not depend on others."""
+"""Softmax, layer normalisation, reductions and pooling: sizes, layouts, special values, in-place runs, rows independent of others."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def test_a_reuse_that_would_destroy_something_is_refused_without_lock_annotation
 
 def test_partial_annotations_are_completed():
     gap = {"rml.not_used_after": None, "rml.release_after": None}
-    partial = edited(annotated_chain(), {"exp": gap, "add": gap})
+    partial = edited(annotated_chain(), {"exp": gap, "add": gap, "neg": {"rml.release_after_shape_tag": "ghost"}})
     assert listed(ExecutionPlan(partial)) == ANNOTATED
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder
-from rml_exec.ops import get_op
+from rml_exec.ops import get_op, registry
 from rml_exec.plan import ActionKind, ExecutionPlan, annotate, plan_memory
 from tests.plan.dags import inputs_of, random_graph, run_in_arena, run_plainly, scratch_of
 
@@ -187,6 +187,17 @@ def test_a_value_with_a_view_read_later_is_not_overwritten():
     assert _reuse(b, b.add("matmul", [b.add("neg", [h]), t], transpose_a=False, transpose_b=False)) == {}
 
 
+def test_a_view_whose_storage_is_read_later_is_not_overwritten():
+    b, _, h = _start()
+    n = b.add("neg", [b.add("reshape", [h], shape=(16,))])
+    assert _reuse(b, n, b.add("matmul", [h, h], transpose_a=False, transpose_b=False)) == {}
+
+
+def test_an_operand_of_which_a_row_is_read_too_is_not_overwritten():
+    b, _, h = _start()
+    assert _reuse(b, b.add("add", [h, b.add("slice", [h], start=(0, 0), limit=(1, 4), strides=(1, 1))])) == {}
+
+
 def test_an_operand_read_in_another_order_too_is_not_overwritten():
     b, _, h = _start()
     assert _reuse(b, b.add("add", [h, b.add("transpose", [h], perm=(1, 0))])) == {}
@@ -204,7 +215,8 @@ def test_a_strided_view_is_not_overwritten():
 
 def test_a_view_that_starts_inside_is_not_overwritten():
     b, _, h = _start()
-    assert _reuse(b, b.add("neg", [b.add("slice", [h], start=(1, 0), limit=(4, 4), strides=(1, 1))])) == {}
+    n = b.add("neg", [b.add("slice", [h], start=(1, 0), limit=(4, 4), strides=(1, 1))])
+    assert _reuse(b, b.add("concat", [n, n], axis=0)) == {}
 
 
 def test_a_broadcast_operand_is_not_overwritten():
@@ -234,6 +246,13 @@ def test_the_smallest_fitting_buffer_is_taken():
     other = b.add("exp", [b.input("z", "f32", (3, 4))], outputs=["other"])
     s = b.add("add", [piece, other], outputs=["s"])
     assert _reuse(b, b.add("concat", [s, s], axis=0)) == {"add": "s:other:equal"}
+
+
+def test_two_outputs_of_a_node_do_not_take_the_same_storage(monkeypatch: pytest.MonkeyPatch):
+    record = replace(get_op("neg"), name="twice", infer=lambda x: (x, x), outputs=("y", "z"), inplace=((0, 0), (1, 0)))
+    monkeypatch.setitem(registry._OPS, "twice", record)
+    b, _, h = _start()
+    assert _reuse(b, *b.add("twice", [h], outputs=["y", "z"])) == {"twice": "y:h:equal"}
 
 
 def test_annotations_are_written_afresh_and_other_metadata_stays():

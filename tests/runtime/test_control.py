@@ -1,5 +1,6 @@
 """Control flow in the executor: against plain Python loops and, for random nests, bit for bit against the reference interpreter."""
 
+import json
 import threading
 
 import numpy as np
@@ -8,11 +9,14 @@ from hypothesis import given, settings
 
 from rml_exec import Executor, GraphBuilder, KernelError, load_graph, save_graph
 from rml_exec.ir.golden import graph_hashes
+from rml_exec.ir.graph import Graph, Node, Output, Value
+from rml_exec.ops import all_ops
 from rml_exec.plan import ActionKind
 from rml_exec.runtime.control import ControlStep
 from rml_exec.runtime.reference import run_reference
 from tests.helpers.control_graphs import control_graphs, loop_graph, rnn_graph
 from tests.helpers.graphs import random_inputs
+from tests.ops.operands import infer_case, operands_of, run_case, types_of
 
 
 def run_rnn(graph, x, h, reverse=False):
@@ -100,6 +104,38 @@ def test_a_scan_writes_into_the_stacked_result_and_reads_where_the_elements_lie(
     np.testing.assert_array_equal(executor.run([x])["y"], -x[::-1])
 
 
+CONTROL_CASES = [(op, case) for op in all_ops() for case in op.cases if case.functions]
+
+
+@pytest.mark.parametrize(("op", "case"), CONTROL_CASES, ids=[f"{op.name}-{case.id}" for op, case in CONTROL_CASES])
+def test_the_executor_gives_what_the_records_mean(op, case):
+    operands = operands_of(op, case)
+    inputs = tuple(Value(f"x{index}", type_) for index, type_ in enumerate(types_of(case, operands)))
+    values = tuple(Value(f"y{index}", type_) for index, type_ in enumerate(infer_case(op, case, operands)))
+    node = Node(op.name, "node", tuple(value.name for value in inputs), values, case.attrs)
+    outputs = tuple(Output(value.name, value.name) for value in values)
+    graph = Graph("case", inputs, outputs, (), (node,), functions=case.functions)
+    for got, want in zip(Executor.create(graph).run(operands).values(), run_case(op, case, operands), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_the_length_of_a_scan_may_be_symbolic(tmp_path):
+    save_graph(rnn_graph(length=5), tmp_path / "rnn")
+    path = tmp_path / "rnn.json"
+    document = json.loads(path.read_text())
+    document["dims"] = {"t": {"min": 0, "max": None, "hint": 5}}
+    document["nodes"][0]["attrs"]["length"] = "t"
+    for value in (document["inputs"][0], document["nodes"][0]["outputs"][1]):
+        value["shape"][0] = "t"
+    path.write_text(json.dumps(document))
+    executor = Executor.create(load_graph(path))
+    for length in (5, 8, 0, 5):
+        inputs = random_inputs(rnn_graph(length), seed=length)
+        want = run_rnn(rnn_graph(length), **inputs)
+        for name, array in executor.run(inputs).items():
+            np.testing.assert_allclose(array, want[name], rtol=1e-5, atol=1e-6)
+
+
 def branch_graph(index_dtype="bool", branches=2):
     b = GraphBuilder("branches")
     index, x = b.input("index", index_dtype, ()), b.input("x", "f32", (4, 4))
@@ -179,7 +215,8 @@ def failing_graph():
     i = b.input("i", "i64", ())
     row = b.function("row")
     table = row.constant(np.arange(6, dtype=np.float32), name="table")
-    row.output("y", row.add("take", [table, row.input("i", "i64", ())], axis=0, oob="error", wrap_negative=False, fill_value=None, name="look"))
+    look = {"axis": 0, "oob": "error", "wrap_negative": False, "fill_value": None}
+    row.output("y", row.add("take", [table, row.input("i", "i64", ())], **look, name="look"))
     zero = b.function("zero")
     zero.input("i", "i64", ())
     zero.output("y", zero.constant(np.float32(0)))
@@ -261,9 +298,10 @@ def test_a_profiled_run_counts_a_loop_as_one_step():
 
 def test_the_plan_treats_operands_of_control_flow_as_uses_and_functions_have_their_own():
     b = GraphBuilder("plan")
-    x = b.input("x", "f32", (4,))
+    x = b.input("x", "f32", (4, 4))
     f = b.function("f")
-    f.output("y", f.add("softmax", [f.add("exp", [f.input("x", "f32", (4,))])], axis=0, fully_masked="nan"))
+    fx = f.input("x", "f32", (4, 4))
+    f.output("y", f.add("matmul", [f.add("exp", [fx]), fx], transpose_a=False, transpose_b=False))
     y = b.add("neg", [x], name="y")
     b.output("z", b.add("call", [y], function=f.build(), name="z"))
     executor = Executor.create(b.build())
@@ -272,7 +310,7 @@ def test_the_plan_treats_operands_of_control_flow_as_uses_and_functions_have_the
     assert kinds.index((ActionKind.DELETE_BUFFER, "y")) > run
     assert kinds.index((ActionKind.ALLOCATE_TEMPORARY, "z")) < run  # the arena of the function
     (function,) = executor._compiled.functions.values()
-    assert [node.op for node in function.plan.nodes] == ["exp", "softmax"]
+    assert [node.op for node in function.plan.nodes] == ["exp", "matmul"]
     assert function.memory.arena_bytes > 0
 
 

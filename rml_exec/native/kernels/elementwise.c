@@ -1,12 +1,12 @@
 // The one kernel of all elementwise steps: an interpreter of straight-line programs over 32-bit lanes (elementwise.def lists the
 // instructions, steps.def the parameters). Threaded code: an instruction handles STEP elements, which it gets and hands on in vector
-// registers as arguments t0.. (the accumulator), and jumps to the next one by a sibling call. A build without sibling calls (-O0, sanitizers)
-// only uses one stack frame per instruction. Everything else a program needs stands in memory: operands, constants, and slots of STEP
-// elements for values that wait for their second use.
+// registers as arguments t0.. (the accumulator), and jumps to the next one by a sibling call. A build without sibling calls (-O0,
+// sanitizers) only uses one stack frame per instruction. Everything else a program needs stands in memory: operands, constants, and slots
+// of STEP elements for values that wait for their second use.
 //
-// A step runs over `elements` positions in C order, cut into rows; every output is dense. An input is read where it lies if, along a row, its
-// elements are adjacent or one and the same; else a segment of it is gathered first. An output may share its memory with an input of the same
-// shape and item size that lies densely: the program stores nothing before the last load of such inputs.
+// A step runs over `elements` positions in C order, cut into rows; every output is dense. An input is read where it lies if, along a row,
+// its elements are adjacent or one and the same; else a segment of it is gathered first. An output may share its memory with an input of
+// the same shape and item size that lies densely: the program stores nothing before the last load of such inputs.
 #include <stdbool.h>
 
 #include "isa.h"
@@ -48,17 +48,17 @@ typedef uint32_t vu __attribute__((vector_size(W * 4)));
 
 // Runs `statement` for each accumulator register, called t, with k its number.
 #define REGISTER(number, statement) { enum { k = number }; vf t = t##number; statement; t##number = t; }
-#define EACH(statement)                                                                                                                     \
-  REGISTER(0, statement) REGISTER(1, statement) REGISTER(2, statement) REGISTER(3, statement)                                               \
+#define EACH(statement) \
+  REGISTER(0, statement) REGISTER(1, statement) REGISTER(2, statement) REGISTER(3, statement) \
   REGISTER(4, statement) REGISTER(5, statement) REGISTER(6, statement) REGISTER(7, statement)
 // The same as a loop, for long expressions: an eighth of the code, and all registers are free for the expression.
-#define EACH_IN_TURN(statement)                                                                                                             \
-  vf v[VECTORS] = {ACCUMULATOR};                                                                                                            \
-  UNROLL(1) for (int k = 0; k < VECTORS; k++) {                                                                                             \
-    vf t = v[k];                                                                                                                            \
-    statement;                                                                                                                              \
-    v[k] = t;                                                                                                                               \
-  }                                                                                                                                         \
+#define EACH_IN_TURN(statement) \
+  vf v[VECTORS] = {ACCUMULATOR}; \
+  UNROLL(1) for (int k = 0; k < VECTORS; k++) { \
+    vf t = v[k]; \
+    statement; \
+    v[k] = t; \
+  } \
   t0 = v[0], t1 = v[1], t2 = v[2], t3 = v[3], t4 = v[4], t5 = v[5], t6 = v[6], t7 = v[7];
 
 INL vi saturate(vf x) {   // toward zero; NaN becomes 0, out of range the nearest limit
@@ -105,10 +105,10 @@ enum { BYTES_load = 4, BYTES_load_s = 0, BYTES_load_bool = 1, BYTES_store = 4, B
   DEFINE(name) { const vf m = vf1(*(const float *)ADDRESS(at->m)); each(t = expression) NEXT; }
 #define BINARY(name, expression) FROM_MEMORY(name, EACH, expression) FROM_SCALAR(name##_s, EACH, expression)
 #define LONG_BINARY(name, expression) FROM_MEMORY(name, EACH_IN_TURN, expression) FROM_SCALAR(name##_s, EACH_IN_TURN, expression)
-#define TERNARY(name, expression)                                                                                                           \
-  DEFINE(name) {                                                                                                                            \
-    const float *p = (const float *)ADDRESS(at->m), *q = (const float *)ADDRESS(at->n);                                                     \
-    EACH(vf m = vf_load(p + k * W); vf n = vf_load(q + k * W); t = expression) NEXT;                                                           \
+#define TERNARY(name, expression) \
+  DEFINE(name) { \
+    const float *p = (const float *)ADDRESS(at->m), *q = (const float *)ADDRESS(at->n); \
+    EACH(vf m = vf_load(p + k * W); vf n = vf_load(q + k * W); t = expression) NEXT; \
   }
 #include "elementwise.def"
 #undef LOAD

@@ -23,13 +23,13 @@ INL vf lanes_first(vf a, int left) {
 
 // Lane i gets lane i ^ distance, for a distance of 1, 2, 4 or 8 below W.
 #if W == 16
-#define SWAP_LANES(a, distance)                                                                                                             \
-  __builtin_shufflevector(a, a, 0 ^ (distance), 1 ^ (distance), 2 ^ (distance), 3 ^ (distance), 4 ^ (distance), 5 ^ (distance),             \
-                          6 ^ (distance), 7 ^ (distance), 8 ^ (distance), 9 ^ (distance), 10 ^ (distance), 11 ^ (distance),                 \
+#define SWAP_LANES(a, distance) \
+  __builtin_shufflevector(a, a, 0 ^ (distance), 1 ^ (distance), 2 ^ (distance), 3 ^ (distance), 4 ^ (distance), 5 ^ (distance), \
+                          6 ^ (distance), 7 ^ (distance), 8 ^ (distance), 9 ^ (distance), 10 ^ (distance), 11 ^ (distance), \
                           12 ^ (distance), 13 ^ (distance), 14 ^ (distance), 15 ^ (distance))
 #elif W == 8
-#define SWAP_LANES(a, distance)                                                                                                             \
-  __builtin_shufflevector(a, a, 0 ^ (distance), 1 ^ (distance), 2 ^ (distance), 3 ^ (distance), 4 ^ (distance), 5 ^ (distance),             \
+#define SWAP_LANES(a, distance) \
+  __builtin_shufflevector(a, a, 0 ^ (distance), 1 ^ (distance), 2 ^ (distance), 3 ^ (distance), 4 ^ (distance), 5 ^ (distance), \
                           6 ^ (distance), 7 ^ (distance))
 #else
 #define SWAP_LANES(a, distance) __builtin_shufflevector(a, a, 0 ^ (distance), 1 ^ (distance), 2 ^ (distance), 3 ^ (distance))
@@ -51,7 +51,8 @@ INL float lanes_identity(lanes_op op) {
   return op == LANES_PRODUCT ? 1 : op == LANES_MAX ? -INFINITY : op == LANES_MIN ? INFINITY : 0;
 }
 
-// All lanes of a vector into one, which every lane of the result holds: lane i with i ^ 8, i ^ 4, i ^ 2, i ^ 1, as far as there are so many.
+// All lanes of a vector into one, which every lane of the result holds: lane i with i ^ 8, i ^ 4, i ^ 2, i ^ 1, as far as there are so
+// many.
 INL vf lanes_within(lanes_op op, vf a) {
 #if W == 16
   a = lanes_combine(op, a, SWAP_LANES(a, 8));

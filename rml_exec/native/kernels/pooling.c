@@ -34,14 +34,16 @@ INL vf take(pooling kind, vf a, vf x) {
 }
 
 // One window over `vectors` vectors of channels, the last with `lanes` lanes.
-INL void pool_channels(float *y, const float *x, const span s[AXES], const int64_t step[AXES], pooling kind, float divisor, int vectors, int lanes) {
+INL void pool_channels(float *y, const float *x, const span s[AXES], const int64_t step[AXES], pooling kind, float divisor, int vectors,
+                       int lanes) {
   vf a[CHANNEL_VECTORS];
   for (int v = 0; v < vectors; v++) a[v] = vf1(kind == AVERAGE ? 0 : -INFINITY);
   for (int64_t i = 0; i < s[0].taps; i++)
     for (int64_t j = 0; j < s[1].taps; j++)
       for (int64_t k = 0; k < s[2].taps; k++) {
         const float *tap = x + i * step[0] + j * step[1] + k * step[2];
-        UNROLL(4) for (int v = 0; v < vectors; v++) a[v] = take(kind, a[v], lanes == W ? vf_load(tap + v * W) : vf_loadn(tap + v * W, lanes));
+        UNROLL(4) for (int v = 0; v < vectors; v++)
+          a[v] = take(kind, a[v], lanes == W ? vf_load(tap + v * W) : vf_loadn(tap + v * W, lanes));
       }
   UNROLL(4) for (int v = 0; v < vectors; v++) {
     vf result = kind == AVERAGE ? a[v] / vf1(divisor) : a[v];
@@ -54,7 +56,8 @@ INL void pool(const rml_args *args, pooling kind) {
   const int64_t *p = args->p, batch = p[0], channels = p[1];
   pool_axis axes[AXES];
   memcpy(axes, p + 4, sizeof axes);
-  const int64_t distance[AXES] = {axes[1].size * axes[2].size * channels, axes[2].size * channels, channels};   // floats from neighbour to neighbour
+  // Floats from neighbour to neighbour along each axis.
+  const int64_t distance[AXES] = {axes[1].size * axes[2].size * channels, axes[2].size * channels, channels};
   int64_t step[AXES], begin, end;
   for (int axis = 0; axis < AXES; axis++) step[axis] = distance[axis] * axes[axis].dilation;
   rml_share(batch * axes[0].count * axes[1].count * axes[2].count, args->thread, args->threads, &begin, &end);
@@ -71,7 +74,8 @@ INL void pool(const rml_args *args, pooling kind) {
     x += left * axes[0].size * distance[0];
     float divisor = p[3] ? (float)p[3] : (float)(s[0].taps * s[1].taps * s[2].taps);
     int64_t c = 0;
-    for (; c + CHANNEL_VECTORS * W <= channels; c += CHANNEL_VECTORS * W) pool_channels(y + c, x + c, s, step, kind, divisor, CHANNEL_VECTORS, W);
+    for (; c + CHANNEL_VECTORS * W <= channels; c += CHANNEL_VECTORS * W)
+      pool_channels(y + c, x + c, s, step, kind, divisor, CHANNEL_VECTORS, W);
     for (; c + W <= channels; c += W) pool_channels(y + c, x + c, s, step, kind, divisor, 1, W);
     if (c < channels) pool_channels(y + c, x + c, s, step, kind, divisor, 1, (int)(channels - c));
   }

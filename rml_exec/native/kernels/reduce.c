@@ -1,7 +1,7 @@
 // Sum, mean, product, largest and smallest element over the middle axis of [outer, n, inner]. steps.def lists the parameters.
 //
-// Along rows (inner = 1) elements go to 64 fixed lanes (lanes.h); along another axis a vector holds neighbouring columns, each added in order.
-// Sums are taken over blocks whose totals are added in order: the error grows with the square root of what a plain sum would have.
+// Along rows (inner = 1) elements go to 64 fixed lanes (lanes.h); along another axis a vector holds neighbouring columns, each added in
+// order. Sums are taken over blocks whose totals are added in order: the error grows with the square root of what a plain sum would have.
 #include <stdbool.h>
 
 #include "isa.h"
@@ -70,7 +70,8 @@ INL void reduce(const rml_args *args, reduction kind, bool skip) {
     } else if (last - column == COLUMNS) {
       reduce_columns(y + o * inner + column, from + column, n, inner, COLUMN_VECTORS, W, kind, skip);
     } else {
-      for (; column < last; column += W) reduce_columns(y + o * inner + column, from + column, n, inner, 1, lanes_left(last - column), kind, skip);
+      for (; column < last; column += W)
+        reduce_columns(y + o * inner + column, from + column, n, inner, 1, lanes_left(last - column), kind, skip);
     }
   }
 }

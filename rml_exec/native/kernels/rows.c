@@ -163,11 +163,12 @@ INL vf row_spread(const float *x, int64_t n, vf mean) {
   return lanes_total(LANES_SUM, sum);
 }
 
-INL vf normalise(vf x, vf mean, vf factor, const float *scale, const float *bias, int lanes) {
-  vf y = (x - mean) * factor;
-  if (scale && bias) return vf_fma(y, vf_loadn(scale, lanes), vf_loadn(bias, lanes));
-  if (scale) return y * vf_loadn(scale, lanes);
-  return bias ? y + vf_loadn(bias, lanes) : y;
+// Elements i .. i + lanes - 1 of a normalised row; scale and bias may be null.
+INL vf normalise(const float *x, vf mean, vf factor, const float *scale, const float *bias, int64_t i, int lanes) {
+  vf y = (vf_loadn(x + i, lanes) - mean) * factor;
+  if (scale && bias) return vf_fma(y, vf_loadn(scale + i, lanes), vf_loadn(bias + i, lanes));
+  if (scale) return y * vf_loadn(scale + i, lanes);
+  return bias ? y + vf_loadn(bias + i, lanes) : y;
 }
 
 INL void layer_norm_group(float *y, const float *x, int64_t rows, int64_t n, float eps, const float *scale, const float *bias) {
@@ -177,9 +178,8 @@ INL void layer_norm_group(float *y, const float *x, int64_t rows, int64_t n, flo
   for (int64_t r = 0; r < rows; r++) factor[r] = v_rsqrt(row_spread(x + r * n, n, mean[r]) / count + vf1(eps));
   for (int64_t r = 0; r < rows; r++, x += n, y += n) {
     int64_t i = 0;
-    for (; i + W <= n; i += W) vf_store(y + i, normalise(vf_load(x + i), mean[r], factor[r], scale ? scale + i : 0, bias ? bias + i : 0, W));
-    int left = lanes_left(n - i);
-    if (left) vf_storen(y + i, normalise(vf_loadn(x + i, left), mean[r], factor[r], scale ? scale + i : 0, bias ? bias + i : 0, left), left);
+    for (; i + W <= n; i += W) vf_store(y + i, normalise(x, mean[r], factor[r], scale, bias, i, W));
+    if (i < n) vf_storen(y + i, normalise(x, mean[r], factor[r], scale, bias, i, (int)(n - i)), (int)(n - i));
   }
 }
 

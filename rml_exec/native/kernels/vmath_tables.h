@@ -1,11 +1,11 @@
-// Tables of vmath.h: piecewise polynomials in t = u - centre, one column per segment.
-// Row 0 holds the centres, row 1 + k the coefficients of t^k. Segment i covers [(i - 1/2) width, (i + 1/2) width], the first one [0, width/2].
+// Tables of vmath.h: piecewise polynomials in t = u - centre, one column per segment. Row 0 holds the centres, row 1 + k the coefficients
+// of t^k. Segment i covers [(i - 1/2) width, (i + 1/2) width], the first one [0, width/2].
 //
 // How they were made: minimax fit of the relative error by linear programming (mpmath, 40 digits), coefficients rounded to float32 from the
 // lowest power up with the others refitted after each rounding; a centre is a float near the middle of its segment at which the function is
 // very nearly a float, so that the constant term has almost no rounding error (S. Gal, "An accurate elementary mathematical library for the
-// IEEE floating point standard", ACM TOMS 17 (1991)). The last segment of the first three is shifted up by 0.3 x 2^-24, so that u f(u) reaches
-// 1 and a min() saturates there exactly.
+// IEEE floating point standard", ACM TOMS 17 (1991)). The last segment of the first three is shifted up by 0.3 x 2^-24, so that u f(u)
+// reaches 1 and a min() saturates there exactly.
 #ifndef RML_VMATH_TABLES_H
 #define RML_VMATH_TABLES_H
 

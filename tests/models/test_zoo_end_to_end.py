@@ -1,0 +1,75 @@
+"""Every zoo model from its framework to a checked run, as a user does it: in processes of their own, on every instruction set."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+
+from exporters.bundle import is_finished
+from exporters.models.zoo import all_models
+from rml_exec import Executor, isa_info, load_graph
+from rml_exec.graph_run import load_golden
+
+ZOO = [pytest.param(model.name, marks=getattr(pytest.mark, model.framework)) for model in all_models().values()]
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory):
+    """Returns a function from a model's name to its path prefix; each is exported once."""
+    folder = tmp_path_factory.mktemp("graphs")
+
+    @cache
+    def run(name):
+        subprocess.run([sys.executable, "-m", "exporters", "--models", name, "--out", str(folder)], check=True, capture_output=True)
+        assert is_finished(folder / name)
+        return folder / name
+
+    return run
+
+
+def graph_run(model, isa, *arguments):
+    command = [sys.executable, "-m", "rml_exec.graph_run", str(model), "--check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "RML_ISA": isa})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("isa", isa_info()["available"])
+@pytest.mark.parametrize("name", ZOO)
+def test_the_check_passes_on_every_instruction_set(export, name, isa):
+    model = export(name)
+    golden = load_golden(model)
+    rms = min(float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) for array in golden.outputs.values())
+    for arguments in ([], ["--numerics", "exact"], ["--no-fuse", "--threads", "1"]):
+        found = graph_run(model, isa, *arguments)
+        assert found["check"] == "pass"
+        assert "exact" not in arguments or found["max_abs_error"] <= 1e-5 * rms
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_step_is_native_and_the_arena_close_to_its_lower_bound(export, name):
+    executor = Executor.create(load_graph(export(name)))
+    assert [step.label for step in executor.steps if not step.native] == []
+    assert executor.memory.arena_bytes <= 1.10 * executor.memory.lower_bound_bytes
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_exact_gives_the_same_bits_on_every_instruction_set_with_fma_and_any_threads(export, name, tmp_path):
+    code = (
+        "import sys, numpy as np\nfrom rml_exec import Executor, load_graph\nfrom rml_exec.graph_run import load_golden\n"
+        "for threads in (1, 2):\n"
+        "    executor = Executor.create(load_graph(sys.argv[1]), numerics='exact', threads=threads)\n"
+        "    for name, array in executor.run(load_golden(sys.argv[1]).inputs).items(): sys.stdout.buffer.write(array.tobytes())\n"
+    )
+    isas = [isa for isa in isa_info()["available"] if isa != "baseline"]
+    bits = {
+        isa: subprocess.run([sys.executable, "-c", code, str(export(name))], check=True, capture_output=True, env={**os.environ, "RML_ISA": isa}).stdout
+        for isa in isas
+    }
+    for output in bits.values():
+        assert output[: len(output) // 2] == output[len(output) // 2 :], "1 and 2 threads differ"
+    assert len(set(bits.values())) <= 1, f"{isas} differ"
