@@ -84,7 +84,7 @@ class Node:
         return (name for name in self.inputs if name is not None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)  # plans are cached for as long as their body lives
 class Body:
     """What a graph and a function have in common: a closed list of nodes from named inputs to named outputs."""
 

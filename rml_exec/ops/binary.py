@@ -81,7 +81,8 @@ def _integers(*values: Sequence[int], dtype: type = np.int32) -> tuple[np.ndarra
 def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if b.dtype.kind == "i" and np.any(b < 0):
         raise Rule("integer exponents must not be negative", b[b < 0].flat[0], "cast to a float type first")
-    return np.power(a, b)
+    # NumPy takes a square root for a 0-d exponent of 0.5, which makes pow(-inf, 0.5) NaN and pow(-0.0, 0.5) -0.0.
+    return np.power(a, np.atleast_1d(b)).reshape(np.broadcast_shapes(a.shape, b.shape))
 
 
 def _refuse_zero(b: np.ndarray) -> None:

@@ -25,8 +25,8 @@ __all__ = ["Attr", "Callee", "Case", "Limit", "OpDef", "Rule", "Signature", "Tol
 class Attr:
     """What an attribute may hold.
 
-    ``kind`` is one of: "int", "float", "bool", "str", "ints" (tuple of int), "pads" (tuple of (lo, hi) int pairs), "dtype" (a DType name),
-    "strs" (tuple of str),
+    ``kind`` is one of: "int", "float", "bool", "str", "ints" and "floats" (tuples of int and float), "pads" (tuple of (lo, hi) int pairs), "dtype"
+    (a DType name), "strs" (tuple of str),
     "function" (name of a function of the graph), "functions" (tuple of them), "body" (nodes of a fused group, never in files). ``optional``
     allows None, ``choices`` limits a "str".
     """
@@ -123,6 +123,7 @@ class OpDef:
     inplace: tuple[tuple[int, int], ...] = ()
     scratch: Callable[[Types, Mapping[str, Any], int], int] | None = None
     flops: Callable[[Types, tuple[TensorType, ...], Mapping[str, Any]], int] | None = None
+    expand: Callable[..., Any] | None = None
     tolerance: Tolerance = Tolerance()
     domain: tuple[float, float] = (-4.0, 4.0)
     limits: tuple[Limit, ...] = ()
@@ -268,6 +269,8 @@ def _fits(attr: Attr, value: object) -> bool:
             return isinstance(value, str) and (not attr.choices or value in attr.choices)
         case "ints":
             return isinstance(value, tuple) and all(map(_is_int, value))
+        case "floats":
+            return isinstance(value, tuple) and all(isinstance(item, float) or _is_int(item) for item in value)
         case "strs" | "functions":
             return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
         case "pads":
@@ -302,6 +305,8 @@ def define(**fields: Any) -> OpDef:
         inplace: (output, operand) pairs: the output may overwrite the operand's buffer when their sizes agree.
         scratch: (operand types, attrs, threads) -> bytes that a native kernel needs while it runs.
         flops: (operand types, output types, attrs) -> floating-point operations.
+        expand: for a composite op, its normative decomposition: ``expand(p, *operand_names, **attrs)`` writes it through a
+            :class:`rml_exec.ops.decompose.Primitives` and returns the name of its result or a tuple of them.
         tolerance: bound that tests and users may rely on for native f32.
         domain: range that tests draw floats from.
         cases: generated test cases, at least one; sizes 0, 1 and odd ones among them.

@@ -98,14 +98,20 @@ def erfc(x: np.ndarray) -> np.ndarray:
     return _piecewise(x, lambda near: 1.0 - _near(near), lambda far: np.where(far > 0, _tail(np.abs(far)), 2.0 - _tail(np.abs(far))))
 
 
-def half_in_single(reference: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Makes a reference compute f16 operands in float32 and round its result once, instead of rounding each intermediate to f16."""
+def half_in_single(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a reference compute f16 operands in float32 and round its results once, instead of rounding each intermediate to f16.
+
+    Of several results all are floats.
+    """
 
     @functools.wraps(reference)
-    def computed(*operands: np.ndarray | None, **attrs: Any) -> np.ndarray:
+    def computed(*operands: np.ndarray | None, **attrs: Any) -> Any:
         if not any(operand is not None and operand.dtype == np.float16 for operand in operands):
             return reference(*operands, **attrs)
         single = (x.astype(np.float32) if x is not None and x.dtype == np.float16 else x for x in operands)
-        return np.asarray(reference(*single, **attrs)).astype(np.float16)
+        result = reference(*single, **attrs)
+        if isinstance(result, tuple):
+            return tuple(array.astype(np.float16) for array in result)
+        return np.asarray(result).astype(np.float16)
 
     return computed

@@ -1,7 +1,7 @@
-"""Arms that behave as badly as frameworks can, for the tests of the harness. A worker process imports them by ``tests.bench.fake_arms:CLASS``.
+"""Arms that behave as badly as frameworks can, for the tests of the harness; a worker process imports ``tests.bench.fake_arms:CLASS``.
 
-All of them "run" whatever model lies at ``graphs/model``: they give back the golden's own outputs, more or less. What they did is left in files
-beside the model: ``calls`` (one line per call, the arm's name), ``NAME.pid``.
+All of them "run" whatever model lies at ``graphs/model``: they give back the golden's own outputs, more or less. What they did is left in
+files beside the model: ``calls`` (one line per call, the class's name) and ``CLASS.pid``.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ class Honest:
         return result
 
     def facts(self) -> ArmFacts:
-        return ArmFacts(
-            "1.2.3", import_ms=1.0, load_ms=2.0, options={"affinity": sorted(os.sched_getaffinity(0)), "inputs": list(self.inputs)}
-        )
+        options = {"affinity": sorted(os.sched_getaffinity(0)), "inputs": list(self.inputs)}
+        return ArmFacts("1.2.3", import_ms=1.0, load_ms=2.0, options=options)
 
     def misbehave_on_load(self) -> None:
         pass

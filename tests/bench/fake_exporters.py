@@ -1,4 +1,4 @@
-"""Stands in for ``python -m exporters``: ``python fake_exporters.py LOG --models A,B --out DIR``. A model's name says what its export does."""
+"""Stands in for ``python -m exporters``: ``fake_exporters.py LOG --models A,B --out DIR``; a model's name says what happens."""
 
 from __future__ import annotations
 

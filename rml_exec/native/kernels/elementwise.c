@@ -92,11 +92,11 @@ INL vf per_lane(vf a, vf b, float (*function)(float, float)) {
 }
 
 #define DEFINE(name) static void run_##name(STATE)
-#define LOAD(name, expression) DEFINE(name) { const char *m = ADDRESS(at->m); EACH(const void *p = LANES_OF(name, m); t = expression) NEXT; }
-#define STORE(name, statement) DEFINE(name) { char *m = ADDRESS(at->m); EACH(void *p = LANES_OF(name, m); statement) NEXT; }
-// Where register k of the operand at m lies.
-#define LANES_OF(name, m) (m + k * W * BYTES_##name)
-enum { BYTES_load = 4, BYTES_load_s = 0, BYTES_load_bool = 1, BYTES_store = 4, BYTES_store_bool = 1 };
+enum { BYTES_load = 4, BYTES_load_s = 0, BYTES_load_bool = 1, BYTES_store = 4, BYTES_store_bool = 1 };   // per lane
+#define LOAD(name, expression) \
+  DEFINE(name) { const char *m = ADDRESS(at->m); EACH(const void *p = m + k * W * BYTES_##name; t = expression) NEXT; }
+#define STORE(name, statement) \
+  DEFINE(name) { char *m = ADDRESS(at->m); EACH(void *p = m + k * W * BYTES_##name; statement) NEXT; }
 #define UNARY(name, expression) DEFINE(name) { EACH(t = expression) NEXT; }
 #define LONG(name, expression) DEFINE(name) { EACH_IN_TURN(t = expression) NEXT; }
 #define FROM_MEMORY(name, each, expression) \

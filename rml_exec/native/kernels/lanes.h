@@ -11,6 +11,13 @@ enum { LANES = 64, LANE_VECTORS = LANES / W };
 
 INL int lanes_left(int64_t left) { return left <= 0 ? 0 : left >= W ? W : (int)left; }
 
+// The first `lanes` <= W lanes; a plain load or store where that is W at compile time.
+INL vf load_lanes(const float *p, int lanes) { return lanes == W ? vf_load(p) : vf_loadn(p, lanes); }
+INL void store_lanes(float *p, vf a, int lanes) {
+  if (lanes == W) vf_store(p, a);
+  else vf_storen(p, a, lanes);
+}
+
 // The first `left` lanes (all, if there are more); lanes beyond read 0 and are not written.
 INL vf load_left(const float *p, int64_t left) { return vf_loadn(p, lanes_left(left)); }
 INL void store_left(float *p, vf a, int64_t left) { vf_storen(p, a, lanes_left(left)); }

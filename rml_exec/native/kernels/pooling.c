@@ -42,14 +42,9 @@ INL void pool_channels(float *y, const float *x, const span s[AXES], const int64
     for (int64_t j = 0; j < s[1].taps; j++)
       for (int64_t k = 0; k < s[2].taps; k++) {
         const float *tap = x + i * step[0] + j * step[1] + k * step[2];
-        UNROLL(4) for (int v = 0; v < vectors; v++)
-          a[v] = take(kind, a[v], lanes == W ? vf_load(tap + v * W) : vf_loadn(tap + v * W, lanes));
+        UNROLL(4) for (int v = 0; v < vectors; v++) a[v] = take(kind, a[v], load_lanes(tap + v * W, lanes));
       }
-  UNROLL(4) for (int v = 0; v < vectors; v++) {
-    vf result = kind == AVERAGE ? a[v] / vf1(divisor) : a[v];
-    if (lanes == W) vf_store(y + v * W, result);
-    else vf_storen(y + v * W, result, lanes);
-  }
+  UNROLL(4) for (int v = 0; v < vectors; v++) store_lanes(y + v * W, kind == AVERAGE ? a[v] / vf1(divisor) : a[v], lanes);
 }
 
 INL void pool(const rml_args *args, pooling kind) {

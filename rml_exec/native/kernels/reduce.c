@@ -50,10 +50,10 @@ INL void reduce_columns(float *y, const float *x, int64_t n, int64_t step, int v
     int64_t end = n - begin < BLOCK ? n : begin + BLOCK;
     EACH_COLUMN_VECTOR block[j] = start;
     for (int64_t i = begin; i < end; i++)
-      EACH_COLUMN_VECTOR block[j] = lanes_combine(op, block[j], element(op, skip, vf_loadn(x + i * step + j * W, lanes)));
+      EACH_COLUMN_VECTOR block[j] = lanes_combine(op, block[j], element(op, skip, load_lanes(x + i * step + j * W, lanes)));
     EACH_COLUMN_VECTOR total[j] = lanes_combine(op, total[j], block[j]);
   }
-  EACH_COLUMN_VECTOR vf_storen(y + j * W, kind == MEAN ? total[j] / vf1((float)n) : total[j], lanes);
+  EACH_COLUMN_VECTOR store_lanes(y + j * W, kind == MEAN ? total[j] / vf1((float)n) : total[j], lanes);
 }
 
 INL void reduce(const rml_args *args, reduction kind, bool skip) {

@@ -84,12 +84,12 @@ INL void softmax_columns(float *y, const float *x, int64_t n, int64_t step, int 
   const vf zero = vf1(0);
   vf largest[COLUMN_VECTORS], sum[COLUMN_VECTORS], factor[COLUMN_VECTORS];
   EACH_COLUMN_VECTOR largest[j] = vf1(-VMATH_INF), sum[j] = zero;
-  for (int64_t i = 0; i < n; i++) EACH_COLUMN_VECTOR largest[j] = vf_max(vf_loadn(x + i * step + j * W, lanes), largest[j]);
+  for (int64_t i = 0; i < n; i++) EACH_COLUMN_VECTOR largest[j] = vf_max(load_lanes(x + i * step + j * W, lanes), largest[j]);
   if (masked_is_zero) EACH_COLUMN_VECTOR largest[j] = vf_sel(vf_eq(largest[j], vf1(-VMATH_INF)), zero, largest[j]);
   for (int64_t i = 0; i < n; i++) {
     EACH_COLUMN_VECTOR {
-      vf e = v_exp_neg(vf_loadn(x + i * step + j * W, lanes) - largest[j]);
-      if (!log) vf_storen(y + i * step + j * W, e, lanes);
+      vf e = v_exp_neg(load_lanes(x + i * step + j * W, lanes) - largest[j]);
+      if (!log) store_lanes(y + i * step + j * W, e, lanes);
       sum[j] += e;
     }
   }
@@ -98,7 +98,7 @@ INL void softmax_columns(float *y, const float *x, int64_t n, int64_t step, int 
   for (int64_t i = 0; i < n; i++) {
     EACH_COLUMN_VECTOR {
       const float *from = (log ? x : y) + i * step + j * W;
-      vf_storen(y + i * step + j * W, softmax_result(vf_loadn(from, lanes), largest[j], factor[j], log), lanes);
+      store_lanes(y + i * step + j * W, softmax_result(load_lanes(from, lanes), largest[j], factor[j], log), lanes);
     }
   }
 }
@@ -165,10 +165,10 @@ INL vf row_spread(const float *x, int64_t n, vf mean) {
 
 // Elements i .. i + lanes - 1 of a normalised row; scale and bias may be null.
 INL vf normalise(const float *x, vf mean, vf factor, const float *scale, const float *bias, int64_t i, int lanes) {
-  vf y = (vf_loadn(x + i, lanes) - mean) * factor;
-  if (scale && bias) return vf_fma(y, vf_loadn(scale + i, lanes), vf_loadn(bias + i, lanes));
-  if (scale) return y * vf_loadn(scale + i, lanes);
-  return bias ? y + vf_loadn(bias + i, lanes) : y;
+  vf y = (load_lanes(x + i, lanes) - mean) * factor;
+  if (scale && bias) return vf_fma(y, load_lanes(scale + i, lanes), load_lanes(bias + i, lanes));
+  if (scale) return y * load_lanes(scale + i, lanes);
+  return bias ? y + load_lanes(bias + i, lanes) : y;
 }
 
 INL void layer_norm_group(float *y, const float *x, int64_t rows, int64_t n, float eps, const float *scale, const float *bias) {
