@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rml_exec.ops.registry import Attr, OpDef, Rule, Tolerance, case, count, define
-from rml_exec.ops.rules import BITS, NO_BF16, NUMBERS, broadcast, dtype_in, same_dtype
+from rml_exec.ops.rules import BITS, FLOATS, INTEGERS, NO_BF16, NUMBERS, broadcast, dtype_in, same_dtype
 from rml_exec.types import DType, TensorType
 
 _DIRECTIONS: Mapping[str, Callable[..., np.ndarray]] = {
@@ -54,7 +54,7 @@ def _binary(
     **fields: Any,
 ) -> OpDef:
     """Adds an elementwise op of two operands of one element type, which is also the result's unless ``infer`` says otherwise."""
-    base = DType.F32 if DType.F32 in dtypes else DType.BOOL
+    base = DType.F32 if DType.F32 in dtypes else DType.BOOL if DType.BOOL in dtypes else DType.I32
     made = [case(id, TensorType(base, a), TensorType(base, b), **(example or {})) for id, a, b in _SHAPES]
     if base is DType.F32:
         made += [case(str(d), TensorType(d, (3, 5)), TensorType(d, (5,)), **(example or {})) for d in (DType.F64, DType.F16)]
@@ -81,8 +81,9 @@ def _integers(*values: Sequence[int], dtype: type = np.int32) -> tuple[np.ndarra
 def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if b.dtype.kind == "i" and np.any(b < 0):
         raise Rule("integer exponents must not be negative", b[b < 0].flat[0], "cast to a float type first")
-    # NumPy takes a square root for a 0-d exponent of 0.5, which makes pow(-inf, 0.5) NaN and pow(-0.0, 0.5) -0.0.
-    return np.power(a, np.atleast_1d(b)).reshape(np.broadcast_shapes(a.shape, b.shape))
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    # Where an exponent of 0.5 repeats, NumPy takes the square root, which makes pow(-inf, 0.5) NaN and pow(-0.0, 0.5) -0.0.
+    return np.power(a, np.array(np.broadcast_to(b, shape), order="C", ndmin=1)).reshape(shape)
 
 
 def _refuse_zero(b: np.ndarray) -> None:
@@ -116,6 +117,27 @@ def _rem(a: np.ndarray, b: np.ndarray, *, sign: str) -> np.ndarray:
     return np.remainder(a, b) if sign == "divisor" else np.fmod(a, b)
 
 
+def _shift(a: np.ndarray, b: np.ndarray, *, dir: str, arithmetic: bool) -> np.ndarray:
+    bits = a.dtype.itemsize * 8
+    inside = (b >= 0) & (b < bits)
+    by = np.where(inside, b, 0).astype(b.dtype)
+    if dir == "left":
+        return np.where(inside, np.left_shift(a, by), a.dtype.type(0))
+    if arithmetic:
+        return np.right_shift(a, np.where(inside, by, bits - 1).astype(b.dtype))
+    unsigned = np.dtype(f"u{a.dtype.itemsize}")
+    moved = np.right_shift(a.view(unsigned), by.view(unsigned)).view(a.dtype)
+    return np.where(inside, moved, a.dtype.type(0))
+
+
+def _infer_shift(a: TensorType, b: TensorType, *, dir: str, arithmetic: bool) -> TensorType:
+    dtype = same_dtype(a, b)
+    dtype_in(dtype, INTEGERS)
+    if arithmetic and (dir == "left" or dtype.value.startswith("u")):
+        raise Rule("arithmetic is for right shifts of signed integers only", f"dir {dir} of {dtype}")
+    return TensorType(dtype, broadcast(a.shape, b.shape))
+
+
 def _infer_compare(a: TensorType, b: TensorType, *, dir: str) -> TensorType:
     dtype_in(same_dtype(a, b), (*NUMBERS, DType.BOOL))
     return TensorType(DType.BOOL, broadcast(a.shape, b.shape))
@@ -133,6 +155,17 @@ _DIVISIONS = (*_integers([7, -7, 7, -7, 6, -2147483648, 0], [3, 3, -3, -3, -3, -
 _UNSIGNED = _integers([250, 7], [7, 250], dtype=np.uint8)
 _UNORDERED = (np.array([np.nan, 1, 2, -0.0, 3], np.float32), np.array([np.nan, 2, 2, 0.0, np.nan], np.float32))
 _SIGNED = (np.array([7.5, -7.5, 7.5, -7.5, 1.0, 5.0], np.float32), np.array([2, 2, -2, -2, 0.0, np.inf], np.float32))
+_ZEROS = (np.array([0.0, -0.0, 0.0, -0.0, 1.0, -1.0, np.inf], np.float32), np.array([0.0, 0.0, -0.0, -0.0, 0.0, -2.0, -np.inf], np.float32))
+_SHIFTS = {
+    dtype: (np.array(values, dtype_), np.array([1, 0, 3, 7, width, -1 if dtype[0] == "i" else width + 1, width - 1], dtype_))
+    for dtype, dtype_, width, values in (
+        ("i8", np.int8, 8, [-128, 127, -5, -128, -1, -7, 64]),
+        ("i32", np.int32, 32, [-(2**31), 2**31 - 1, -5, 1000, -1, -7, 2**30]),
+        ("i64", np.int64, 64, [-(2**63), 2**63 - 1, -5, 1000, -1, -7, 2**62]),
+        ("u8", np.uint8, 8, [255, 127, 5, 128, 1, 7, 64]),
+        ("u32", np.uint32, 32, [2**32 - 1, 2**31, 5, 1000, 1, 7, 2**30]),
+    )
+}
 
 _binary("add", np.add, "y = a + b. Integers wrap.", cases=_INT_CASES)
 _binary("sub", np.subtract, "y = a - b. Integers wrap.", cases=_INT_CASES)
@@ -142,7 +175,11 @@ _binary(
     _pow,
     "y = a to the power b. Floats as C's pow: NaN for a negative a and a b that is not whole, 1 for b = 0 and for a = 1, NaN operands too. "
     "Integers wrap; a negative integer exponent is an error of the run.",
-    cases=(case("i32", *_integers([2, -3, 0, 7], [10, 3, 0, 30])), case("whole", (17,), np.array([2], np.float32))),
+    cases=(
+        case("i32", *_integers([2, -3, 0, 7], [10, 3, 0, 30])),
+        case("whole", (17,), np.array([2], np.float32)),
+        *(case(f"root-{size}", np.array([-np.inf, -0.0, 0.0, -1.0, 4.0], np.float32)[:size], np.array(0.5, np.float32)) for size in (1, 5)),
+    ),
     flops=20,
     tolerance=Tolerance(rtol=4e-6, atol_rms=1e-6),
     domain=(0.1, 4.0),
@@ -198,6 +235,30 @@ _binary(
     ),
     domain=(0.25, 4.0),
     flops=4,
+)
+_binary(
+    "atan2",
+    np.arctan2,
+    "y = the angle of the point (b, a), a across and b along: atan(a / b) in the right quadrant, from -pi to pi. Zeros count by their "
+    "sign, as in C: atan2(0.0, -0.0) is pi.",
+    dtypes=FLOATS,
+    cases=(case("signed-zeros", *_ZEROS),),
+    flops=20,
+    tolerance=Tolerance(rtol=1e-6, atol_rms=1e-6),
+)
+_binary(
+    "shift",
+    _shift,
+    "y = the bits of a moved by b places, to the left or to the right. What moves in is 0; with arithmetic (signed integers to the right "
+    "only) the sign. A b that is negative or at least the width moves all bits out, as in XLA.",
+    infer=_infer_shift,
+    dtypes=INTEGERS,
+    attrs={"dir": Attr("str", ("left", "right")), "arithmetic": Attr("bool")},
+    example={"dir": "left", "arithmetic": False},
+    cases=(
+        *(case(f"{d}-{dtype}", *operands, dir=d, arithmetic=False) for d in ("left", "right") for dtype, operands in _SHIFTS.items()),
+        *(case(f"arithmetic-{dtype}", *_SHIFTS[dtype], dir="right", arithmetic=True) for dtype in ("i8", "i32", "i64")),
+    ),
 )
 _binary(
     "compare",

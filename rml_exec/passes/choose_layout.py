@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from rml_exec.ir.derived import derived_array
 from rml_exec.ir.graph import Constant, Graph, Node, Value
 from rml_exec.ops import get_op
 from rml_exec.passes.base import Pass
@@ -91,7 +90,7 @@ class _Rewriter:
             return None
         if name not in self._added:
             full = constant.data.reshape((1,) * (4 - constant.type.rank) + constant.type.shape)
-            data = np.ascontiguousarray(full.transpose(TO_NHWC))
+            data = derived_array((constant.data,), ("nhwc", full.shape), lambda: full.transpose(TO_NHWC))
             self._added[name] = Constant(self._fresh(f"{name}.nhwc"), TensorType(constant.type.dtype, data.shape), data)
         return self._added[name].name
 

@@ -9,23 +9,17 @@ from rml_exec.ir.graph import Constant, Graph, Node
 from rml_exec.passes.base import Pass
 from rml_exec.types import TensorType
 
-__all__ = ["FOLD_CONV_BIAS"]
+__all__ = ["FOLD_CONV_BIAS", "varies_along_channels_alone"]
 
 
-def _channel_axis(conv: Node) -> int:
-    return 1 if conv.attrs["data_layout"] == "NCHW" else 3
-
-
-def _varies_along_channels_alone(shape: tuple[int, ...], conv: Node) -> bool:
-    """True if a constant of this shape, broadcast to the convolution's output, holds one number per output channel.
+def varies_along_channels_alone(shape: tuple[int, ...], output: tuple[int, ...], axis: int) -> bool:
+    """True if a constant of this shape, broadcast to an output of shape ``output``, holds one number per index of ``axis``.
 
     Broadcasting aligns shapes at the right, so [O] is a bias in NHWC but varies along the width in NCHW, whatever the width is.
     """
-    output = conv.outputs[0].type.shape
     if len(shape) > len(output):
         return False
     aligned = (1,) * (len(output) - len(shape)) + shape
-    axis = _channel_axis(conv)
     return all(dim == (output[axis] if i == axis else 1) for i, dim in enumerate(aligned))
 
 
@@ -35,7 +29,8 @@ def _bias_operand(conv: Node, add: Node, constants: dict[str, Constant]) -> Cons
         return None
     other = add.inputs[1] if add.inputs[0] == conv.outputs[0].name else add.inputs[0]
     constant = constants.get(other) if other is not None else None
-    if constant is None or not _varies_along_channels_alone(constant.type.shape, conv):
+    axis = 1 if conv.attrs["data_layout"] == "NCHW" else 3
+    if constant is None or not varies_along_channels_alone(constant.type.shape, conv.outputs[0].type.shape, axis):
         return None
     return constant
 

@@ -9,6 +9,7 @@ from rml_exec.ir.graph import Function, Graph
 from rml_exec.passes.base import Pass, run_passes
 from rml_exec.passes.bind_constants import BIND_CONSTANTS
 from rml_exec.passes.choose_layout import CHOOSE_LAYOUT
+from rml_exec.passes.fold_affine import FOLD_AFFINE
 from rml_exec.passes.fold_conv_bias import FOLD_CONV_BIAS
 from rml_exec.passes.fuse_elementwise import FUSE_ELEMENTWISE
 
@@ -16,6 +17,7 @@ __all__ = ["PIPELINE", "lower_graph"]
 
 PIPELINE: tuple[Pass, ...] = (
     FOLD_CONV_BIAS,  # before groups form: an add that becomes a bias costs nothing at all
+    FOLD_AFFINE,  # after bias folding, whose adds it would take along; before layout, which moves channels
     CHOOSE_LAYOUT,  # before groups form: they should see the final shapes, and transposes between their members gone
     FUSE_ELEMENTWISE,
 )

@@ -1,48 +1,17 @@
-"""Data made from constants at creation, held once per process: packed weights, offset tables.
-
-Two executors of one graph, or two bindings of a graph with dims, pack a weight once. An entry lives as long as a program uses it.
-"""
+"""Data in the layout of the instruction set in use, held once per process."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable
 
 import numpy as np
 
 from rml_exec import _native
+from rml_exec.ir.derived import derived_array
 
-__all__ = ["is_table", "shared_data"]
-
-
-class _SharedArray(np.ndarray):
-    """An array that keeps what it was made from alive: else another constant might come to lie at the same address under the same key."""
-
-    source: np.ndarray | None
-
-
-_entries: weakref.WeakValueDictionary[Hashable, _SharedArray] = weakref.WeakValueDictionary()
+__all__ = ["shared_data"]
 
 
 def shared_data(source: np.ndarray | None, key: tuple[Hashable, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
-    """Returns what ``make`` gives, from the process's store if it is there.
-
-    Args:
-        source: the constant it is made from; None if the key says everything.
-        key: how it is made. The instruction set in use is part of the key by itself.
-        make: makes the array; called twice at worst when two threads ask at once, which is harmless.
-    """
-    place = None if source is None else (source.__array_interface__["data"][0], source.shape, source.strides, source.dtype.str)
-    whole = (_native.current_isa(), place, *key)
-    found = _entries.get(whole)
-    if found is None:
-        found = np.ascontiguousarray(make()).view(_SharedArray)
-        found.source = source
-        found.flags.writeable = False
-        _entries[whole] = found
-    return found
-
-
-def is_table(data: np.ndarray) -> bool:
-    """True for shared data that was made from nothing but numbers: an offset table, a row of zeros."""
-    return isinstance(data, _SharedArray) and data.source is None
+    """Returns :func:`rml_exec.ir.derived.derived_array` of a constant, or of the key alone; the instruction set in use is part of the key."""
+    return derived_array(() if source is None else (source,), (_native.current_isa(), *key), make)

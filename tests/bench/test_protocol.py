@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -20,10 +21,8 @@ def ends() -> Iterator[tuple[Channel, Channel, int]]:
     a, b = Channel(a_reads, a_writes), Channel(b_reads, b_writes)
     yield a, b, b_writes
     for descriptor in (a_reads, a_writes, b_reads, b_writes):
-        try:
+        with contextlib.suppress(OSError):
             os.close(descriptor)
-        except OSError:
-            pass
 
 
 def test_messages_arrive_in_order(ends):

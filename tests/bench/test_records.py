@@ -45,7 +45,7 @@ def test_a_number_that_json_lacks_is_refused():
 def test_a_half_last_line_is_passed_over_and_cut_off(tmp_path):
     path = tmp_path / "results.jsonl"
     whole = FULL.to_json() + "\n"
-    for length in range(len(whole)):
+    for length in (*range(12), *range(12, len(whole), 50), len(whole) - 1):
         path.write_text(whole + whole[:length])
         assert read(path) == [FULL]
         prepare_results(path)

@@ -161,7 +161,7 @@ def test_power_is_accurate_over_the_whole_range(isa: str) -> None:
     a = np.exp(rng.uniform(-80, 80, 200_000)).astype(np.float32)
     b = (rng.uniform(-87, 87, a.size) / np.log(a.astype(np.float64))).astype(np.float32)
     want = np.power(a.astype(np.float64), b.astype(np.float64))
-    assert _worst_ulp(run("pow", [a, b], isa=isa)[0].astype(np.float64), want) <= 1.6
+    assert _worst_ulp(run("pow", [a, b], isa=isa)[0].astype(np.float64), want) <= 1.75
 
 
 @pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -1.0])

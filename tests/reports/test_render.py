@@ -54,8 +54,8 @@ NARROW = """\
 │ mean         │         │              │              │
 └──────────────┴─────────┴──────────────┴──────────────┘
 - torch_cnn on rml, 2 threads: ok: a remark
-median ms, ratio to rml (above 1: rml is faster), check 
-of the outputs against the golden; a geometric mean of 
+median ms, ratio to rml (above 1: rml is faster), check
+of the outputs against the golden; a geometric mean of
 the ratios is over that arm's own models
 Fake CPU, 2 cores, ISA avx2, Linux 6.1, load 0.5, Python
 3.12.1, numpy 2.2.0, torch 2.9.0, rml 0.1.0
@@ -85,7 +85,7 @@ Fake CPU, 2 cores, ISA avx2, Linux 6.1, load 0.5, Python 3.12.1, numpy 2.2.0, to
 CSV = """\
 model,framework,threads,status,reason,check,max_abs_error,max_rel_error,iterations,mean_ms,min_ms,p10_ms,median_ms,p90_ms,ratio,load_ms,first_call_ms,import_ms,framework_version
 torch_cnn,rml,2,ok,a remark,pass,1e-06,2e-06,100,12.1,12.1,12.1,12.1,12.1,1.0,5.0,1.0,100.0,0.1.0
-jax_mlp,rml,1,mismatch,output 'y': 3 of 10 elements differ,fail,0.5,0.25,,,,,,,,,,,0.1.0
+jax_mlp,rml,1,mismatch,output 'y': 3 of 10 elements differ,fail,0.5,0.25,,,,,,,,,,,
 tf_mlp,tf,1,unavailable,TensorFlow is not installed; pip install rml-exec[tensorflow],,,,,,,,,,,,,,
 """
 
@@ -108,7 +108,8 @@ def test_terminal_table():
 
 
 def test_a_narrow_table_folds_its_cells_and_loses_nothing():
-    assert rendered(RECORDS[:4], "table", 56) == NARROW
+    lines = rendered(RECORDS[:4], "table", 56).splitlines()
+    assert [line.rstrip() for line in lines] == NARROW.splitlines()
 
 
 def test_markdown():

@@ -173,15 +173,15 @@ def test_trim_gives_idle_arenas_back():
 
 
 def test_packed_weights_are_shared_by_executors_of_one_graph():
-    from rml_exec.runtime import shared
+    from rml_exec.ir import derived
 
     graph = mlp_graph(sizes=(31, 37, 41))
     first = Executor.create(graph)
-    count = len(shared._entries)
+    count = len(derived._entries)
     second = Executor.create(graph, fuse=False)
-    assert len(shared._entries) == count
+    assert len(derived._entries) == count
     del first, second
-    assert len(shared._entries) < count
+    assert len(derived._entries) < count
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")

@@ -4,8 +4,8 @@
 //          overlap C. Only the m x k, m x n and n elements named are touched. b_batch_stride 0: one B for the whole batch.
 // pack_b   B with any row and column stride into the format of gemm.h.
 //
-// Loops, outermost first: blocks of about 192 rows, passes over GEMM_KC of k, panels of B, row tiles. A panel's part is read once from far
-// away and then from L2 by every row tile. Between passes the sums so far stand in C. A is not packed.
+// Loops, outermost first: blocks of about 192 rows, panels of B, row tiles. A panel is read once from far away and then from L2 by every
+// row tile. No packing of A and no blocking over k: a 6x64 tile needs 11 bytes of B a cycle, which even L3 delivers.
 #include "gemm.h"
 
 // One row times several whole panels at once, where one panel has too few accumulators to hide the latency of FMA.
@@ -22,8 +22,7 @@ typedef struct tile {
   int64_t k, lda, ldc;
   const float *a, *b, *bias;
   float *c;
-  int last;    // columns in the last vector
-  int resume;  // c holds the sum of the k before this pass
+  int last;  // columns in the last vector
 } tile;
 
 INL void tile_run(const tile *t, const int mr, const int nv) {
@@ -31,19 +30,16 @@ INL void tile_run(const tile *t, const int mr, const int nv) {
   float total[GEMM_MR * GEMM_NR];
   const float *a[GEMM_MR], *b = t->b;
   for (int i = 0; i < mr; i++) a[i] = t->a + i * t->lda;
-  if (t->resume)
-    gemm_resume(c, total, t->c, t->ldc, t->last, mr, nv);
-  else
-    gemm_seed(c, t->bias, t->last, mr, nv);
+  gemm_seed(c, t->bias, t->last, mr, nv);
   int64_t left = t->k;
-  for (int first = !t->resume; left > GEMM_KB; left -= GEMM_KB, first = 0) {
+  for (int first = 1; left > GEMM_KB; left -= GEMM_KB, first = 0) {
     gemm_multiply(c, a, b, GEMM_KB, mr, nv);
     gemm_flush(c, total, first, mr, nv);
     for (int i = 0; i < mr; i++) a[i] += GEMM_KB;
     b += GEMM_KB * nv * W;
   }
   gemm_multiply(c, a, b, left, mr, nv);
-  gemm_store(c, t->resume || t->k > GEMM_KB ? total : 0, t->c, t->ldc, t->last, mr, nv);
+  gemm_store(c, t->k > GEMM_KB ? total : 0, t->c, t->ldc, t->last, mr, nv);
 }
 
 #define TILE(mr, nv) \
@@ -98,44 +94,31 @@ gemm_share RML_KERNEL(gemm_share_of)(int64_t tiles, int64_t panels, int64_t k, i
   return share;
 }
 
-// Tiles [begin, end) of one matrix against the share's panels; t holds the operands of the whole matrix.
-static void multiply_tiles(const tile *whole, int64_t m, int64_t n, int64_t begin, int64_t end, const gemm_share *share) {
-  int64_t tiles = gemm_tiles(m), passes = whole->k > GEMM_KC ? (whole->k + GEMM_KC - 1) / GEMM_KC : 1;
+// Tiles [begin, end) of one matrix against the share's panels; b and bias are those of the whole matrix.
+static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t end, const gemm_share *share) {
+  const float *a = t.a, *b = t.b, *bias = t.bias;
+  float *c = t.c;
+  int64_t tiles = gemm_tiles(m);
   for (int64_t block = begin; block < end; block += GEMM_ROW_BLOCK_TILES) {
     int64_t block_end = end - block < GEMM_ROW_BLOCK_TILES ? end : block + GEMM_ROW_BLOCK_TILES;
-    for (int64_t pass = 0; pass < passes; pass++) {
-      int64_t k = pass * GEMM_KC;
-      tile t = *whole;
-      t.k = pass < passes - 1 ? GEMM_KC : whole->k - k;
-      t.resume = pass > 0;
-      for (int64_t panel = share->panel_begin; panel < share->panel_end; panel++) {
-        gemm_columns columns = gemm_panel_columns(n, panel);
-        t.b = whole->b + panel * GEMM_NR * whole->k + k * columns.vectors * W;
-        t.bias = whole->bias ? whole->bias + panel * GEMM_NR : 0;
-        t.last = columns.last;
-        for (int64_t i = block; i < block_end; i++) {
-          int64_t row = gemm_tile_row(m, tiles, i), rows = gemm_tile_row(m, tiles, i + 1) - row;
-          t.a = whole->a + row * t.lda + k, t.c = whole->c + row * t.ldc + panel * GEMM_NR;
-          tile_functions[rows][columns.vectors](&t);
-        }
+    for (int64_t panel = share->panel_begin, step; panel < share->panel_end; panel += step) {
+      gemm_columns columns = gemm_panel_columns(n, panel);
+      t.b = b + panel * GEMM_NR * t.k;
+      t.bias = bias ? bias + panel * GEMM_NR : 0;
+      t.last = columns.last;
+      step = 1;
+      if (m == 1 && share->panel_end - panel >= ROW_PANELS && n - panel * GEMM_NR >= ROW_PANELS * GEMM_NR) {
+        t.a = a, t.c = c + panel * GEMM_NR;
+        row_times_panels(&t);
+        step = ROW_PANELS;
+        continue;
+      }
+      for (int64_t i = block; i < block_end; i++) {
+        int64_t row = gemm_tile_row(m, tiles, i), rows = gemm_tile_row(m, tiles, i + 1) - row;
+        t.a = a + row * t.lda, t.c = c + row * t.ldc + panel * GEMM_NR;
+        tile_functions[rows][columns.vectors](&t);
       }
     }
-  }
-}
-
-// The one row of a matrix against the share's panels.
-static void multiply_row(tile t, int64_t n, const gemm_share *share) {
-  const float *b = t.b, *bias = t.bias;
-  float *c = t.c;
-  for (int64_t panel = share->panel_begin, step; panel < share->panel_end; panel += step) {
-    gemm_columns columns = gemm_panel_columns(n, panel);
-    step = share->panel_end - panel >= ROW_PANELS && n - panel * GEMM_NR >= ROW_PANELS * GEMM_NR ? ROW_PANELS : 1;
-    t.b = b + panel * GEMM_NR * t.k, t.bias = bias ? bias + panel * GEMM_NR : 0, t.c = c + panel * GEMM_NR;
-    t.last = columns.last;
-    if (step > 1)
-      row_times_panels(&t);
-    else
-      tile_functions[1][columns.vectors](&t);
   }
 }
 
@@ -148,10 +131,7 @@ void RML_KERNEL(gemm)(const rml_args *args) {
     if (end > tiles) end = tiles;
     tile t = {.k = k, .lda = p[4], .ldc = p[5], .a = (const float *)args->ptr[1] + item * p[6],
               .b = (const float *)args->ptr[2] + item * p[7], .bias = args->ptr[3], .c = (float *)args->ptr[0] + item * p[8]};
-    if (m == 1)
-      multiply_row(t, n, &share);
-    else
-      multiply_tiles(&t, m, n, begin, end, &share);
+    multiply_tiles(t, m, n, begin, end, &share);
     i = item * tiles + end;
   }
 }

@@ -25,7 +25,6 @@
 #endif
 #define GEMM_NR (GEMM_NV * W)
 #define GEMM_KB 256
-#define GEMM_KC 512              // a pass over this much of k, for all panels, before the next: its A and a panel of its B stay in L2
 #define GEMM_ROW_BLOCK_TILES 32  // about 192 rows are finished before the next: their A stays in L2 while the panels pass
 
 static inline int64_t gemm_panels(int64_t n) { return (n + GEMM_NR - 1) / GEMM_NR; }
@@ -91,18 +90,6 @@ INL void gemm_flush(gemm_accumulators c, float *total, int first, const int mr, 
     for (int j = 0; j < nv; j++) {
       float *sum = total + (i * nv + j) * W;
       vf_store(sum, first ? c[i][j] : vf_load(sum) + c[i][j]);
-      c[i][j] = vf1(0);
-    }
-  }
-}
-
-// Takes up a sum whose first blocks a call before left in y.
-INL void gemm_resume(gemm_accumulators c, float *total, const float *y, int64_t row_stride, int last, const int mr, const int nv) {
-  UNROLL(6)
-  for (int i = 0; i < mr; i++, y += row_stride) {
-    UNROLL(4)
-    for (int j = 0; j < nv; j++) {
-      vf_store(total + (i * nv + j) * W, j < nv - 1 || last == W ? vf_load(y + j * W) : vf_loadn(y + j * W, last));
       c[i][j] = vf1(0);
     }
   }

@@ -10,7 +10,7 @@
 //   v_expm1      1.53   1.56          v_sigmoid    2.41   2.41          v_erf          1.76         1.76
 //   v_log        0.94   0.94          v_silu       2.40   2.40   (a)    v_erfc         3.27         3.27
 //   v_log1p      1.55   1.55          v_rsqrt      1.50   1.50          v_gelu         8.9e-8 |x|   1.2e-7 |x|   (b)
-//                                     v_pow        1.60   0.80          v_gelu_tanh    1.3e-7 |x|   1.3e-7 |x|   (b)
+//                                     v_pow        1.75   0.80          v_gelu_tanh    1.3e-7 |x|   1.3e-7 |x|   (b)
 //
 //   (a) for x > -88; below, where |y| < 6e-37, it is -0 as x / (1 + exp(-x)) is in float32.   (b) largest absolute error over |x|.
 #ifndef RML_VMATH_H
