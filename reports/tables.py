@@ -69,7 +69,7 @@ def build_table(records: Sequence[CellRecord]) -> Table:
     for threads in dict.fromkeys(threads for threads, _ in means):
         rows.append(Row(None, threads, tuple(Cell(ratio=means.get((threads, arm))) for arm in arms)))
     notes = tuple(
-        f"{record.model} on {record.framework}, {_threads(record.threads)}: {record.status}: {record.reason}"
+        f"{record.model} on {record.framework}, {_counted(record.threads, "thread")}: {record.status}: {record.reason}"
         for record in latest.values()
         if record.status != "ok" or record.reason
     )
@@ -89,8 +89,8 @@ def _geometric_means(records: Iterable[CellRecord]) -> dict[tuple[int, str], flo
     return {key: geometric_mean(values) for key, values in ratios.items()}
 
 
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _environment(records: Sequence[CellRecord]) -> str:
@@ -98,7 +98,7 @@ def _environment(records: Sequence[CellRecord]) -> str:
     versions = {record.framework: record.framework_version for record in records if record.framework_version}
     parts = [
         str(facts.get("cpu", "")),
-        f"{facts['cores']} cores" if "cores" in facts else "",
+        _counted(facts["cores"], "core") if "cores" in facts else "",
         f"ISA {facts['isa']}" if "isa" in facts else "",
         str(facts.get("system", "")),
         f"load {facts['load_average_1min']}" if "load_average_1min" in facts else "",

@@ -33,7 +33,7 @@ def _statistics(generator: np.random.Generator, channels: int) -> dict[str, np.n
     return {name: values.astype(np.float32) for name, values in drawn.items()}
 
 
-@zoo_model("jax_mlp", description="784-512-512-10, relu")
+@zoo_model("jax_mlp", description="784-512-512-10, relu", default=True)
 def jax_mlp() -> tuple[Any, Any]:
     import jax
 
@@ -48,7 +48,7 @@ def jax_mlp() -> tuple[Any, Any]:
     return functools.partial(mlp, params), (generator.standard_normal((1, 784), np.float32),)
 
 
-@zoo_model("jax_cnn", description="three convolutions with batch norm, relu and pools on 32x32x3 (NHWC), 10 classes")
+@zoo_model("jax_cnn", description="three convolutions with batch norm, relu and pools on 32x32x3 (NHWC), 10 classes", default=True)
 def jax_cnn() -> tuple[Any, Any]:
     import jax
     from jax import lax

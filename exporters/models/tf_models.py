@@ -40,7 +40,7 @@ def _example(shape: tuple[int, ...], seed: int) -> list[np.ndarray]:
     return [np.random.default_rng(seed).standard_normal(shape).astype(np.float32)]
 
 
-@zoo_model("tf_mlp", description="784-512-512-10, relu")
+@zoo_model("tf_mlp", description="784-512-512-10, relu", default=True)
 def tf_mlp() -> tuple[Any, Any]:
     keras = _keras()
     layers = keras.layers
@@ -56,7 +56,11 @@ def tf_mlp() -> tuple[Any, Any]:
     return _randomised(model, 1), _example((1, 784), 2)
 
 
-@zoo_model("tf_cnn", description="convolutions (one strided, one depthwise) with batch norm, relu and a max pool on 32x32x3, 10 classes")
+@zoo_model(
+    "tf_cnn",
+    description="convolutions (one strided, one depthwise) with batch norm, relu and a max pool on 32x32x3, 10 classes",
+    default=True,
+)
 def tf_cnn() -> tuple[Any, Any]:
     keras = _keras()
     layers = keras.layers

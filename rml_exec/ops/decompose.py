@@ -64,9 +64,7 @@ class Primitives:
         return self.constant(np.asarray(value, dtype.numpy))
 
 
-def decompose(
-    builder: BodyBuilder, op: str, operands: Sequence[str | None], attrs: Mapping[str, Any]
-) -> tuple[str, ...]:
+def decompose(builder: BodyBuilder, op: str, operands: Sequence[str | None], attrs: Mapping[str, Any]) -> tuple[str, ...]:
     """Writes the decomposition of a composite op into a graph under construction and returns the names of its results.
 
     Args:

@@ -28,11 +28,11 @@ def _infer_reduce(x: TensorType, *, kind: str, axes: tuple[int, ...], keepdims: 
     return TensorType(x.dtype, _reduced(x.shape, axes, keepdims))
 
 
-def _lowest(dtype: np.dtype) -> Any:
+def lowest(dtype: np.dtype) -> Any:
     return dtype.type(-np.inf) if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-def _highest(dtype: np.dtype) -> Any:
+def highest(dtype: np.dtype) -> Any:
     return dtype.type(np.inf) if dtype.kind == "f" else np.iinfo(dtype).max
 
 
@@ -45,8 +45,8 @@ _KINDS: Mapping[str, Callable[..., np.ndarray]] = {
     "sum": lambda x, present, **where: np.sum(x, where=present, dtype=x.dtype, **where),
     "prod": lambda x, present, **where: np.prod(x, where=present, dtype=x.dtype, **where),
     "mean": _mean,
-    "max": lambda x, present, **where: np.max(x, where=present, initial=_lowest(x.dtype), **where),
-    "min": lambda x, present, **where: np.min(x, where=present, initial=_highest(x.dtype), **where),
+    "max": lambda x, present, **where: np.max(x, where=present, initial=lowest(x.dtype), **where),
+    "min": lambda x, present, **where: np.min(x, where=present, initial=highest(x.dtype), **where),
     "any": lambda x, present, **where: np.any(x, **where),
     "all": lambda x, present, **where: np.all(x, **where),
 }

@@ -25,10 +25,9 @@ __all__ = ["Attr", "Callee", "Case", "Limit", "OpDef", "Rule", "Signature", "Tol
 class Attr:
     """What an attribute may hold.
 
-    ``kind`` is one of: "int", "float", "bool", "str", "ints" and "floats" (tuples of int and float), "pads" (tuple of (lo, hi) int pairs), "dtype"
-    (a DType name), "strs" (tuple of str),
-    "function" (name of a function of the graph), "functions" (tuple of them), "body" (nodes of a fused group, never in files). ``optional``
-    allows None, ``choices`` limits a "str".
+    ``kind`` is one of: "int", "float", "bool", "str", "ints" and "floats" (tuples of int and float), "pads" (tuple of (lo, hi) int pairs),
+    "dtype" (a DType name), "strs" (tuple of str), "function" (name of a function of the graph), "functions" (tuple of them), "body"
+    (nodes of a fused group, never in files). ``optional`` allows None, ``choices`` limits a "str".
     """
 
     kind: str

@@ -113,9 +113,7 @@ unary("exp", np.exp, "y = e^x.", flops=10, tolerance=CLOSE)
 unary("expm1", np.expm1, "y = e^x - 1 without cancellation near 0.", flops=12, tolerance=CLOSE)
 unary("log2", np.log2, "y = the logarithm of x to base 2; -inf at 0, NaN below.", flops=10, tolerance=CLOSE, domain=(1e-3, 8.0))
 unary("log", np.log, "y = ln x; -inf at 0, NaN below.", flops=10, tolerance=CLOSE, domain=(1e-3, 8.0))
-unary(
-    "log1p", np.log1p, "y = ln(1 + x) without cancellation near 0; -inf at -1, NaN below.", flops=12, tolerance=CLOSE, domain=(-0.9, 8.0)
-)
+unary("log1p", np.log1p, "y = ln(1 + x) without cancellation near 0; -inf at -1, NaN below.", flops=12, tolerance=CLOSE, domain=(-0.9, 8.0))
 unary("sqrt", np.sqrt, "y = the square root of x, correctly rounded; -0.0 at -0.0, NaN below 0.", domain=(0.0, 8.0))
 unary(
     "rsqrt",
@@ -128,15 +126,31 @@ unary(
 unary("sin", np.sin, "y = sin x, x in radians; NaN at an infinity.", flops=12, tolerance=CLOSE)
 unary("cos", np.cos, "y = cos x, x in radians; NaN at an infinity.", flops=12, tolerance=CLOSE)
 unary("tan", np.tan, "y = tan x, x in radians; NaN at an infinity.", flops=25, tolerance=STEEP, domain=(-1.4, 1.4))
-unary("asin", np.arcsin, "y = the angle from -pi/2 to pi/2 whose sine is x; NaN outside -1 to 1.", flops=20, tolerance=STEEP, domain=(-1.0, 1.0))
-unary("acos", np.arccos, "y = the angle from 0 to pi whose cosine is x; NaN outside -1 to 1.", flops=20, tolerance=STEEP, domain=(-1.0, 1.0))
+unary(
+    "asin",
+    np.arcsin,
+    "y = the angle from -pi/2 to pi/2 whose sine is x; NaN outside -1 to 1.",
+    flops=20,
+    tolerance=STEEP,
+    domain=(-1.0, 1.0),
+)
+unary(
+    "acos", np.arccos, "y = the angle from 0 to pi whose cosine is x; NaN outside -1 to 1.", flops=20, tolerance=STEEP, domain=(-1.0, 1.0)
+)
 unary("atan", np.arctan, "y = the angle from -pi/2 to pi/2 whose tangent is x.", flops=20, tolerance=CLOSE)
 unary("sinh", np.sinh, "y = (e^x - e^-x) / 2.", flops=20, tolerance=STEEP)
 unary("cosh", np.cosh, "y = (e^x + e^-x) / 2.", flops=20, tolerance=STEEP)
 unary("tanh", np.tanh, "y = tanh x.", flops=12, tolerance=CLOSE)
 unary("asinh", np.arcsinh, "y = the number whose sinh is x, without cancellation for negative x.", flops=20, tolerance=STEEP)
 unary("acosh", np.arccosh, "y = the one number from 0 on whose cosh is x; NaN below 1.", flops=20, tolerance=STEEP, domain=(1.0, 8.0))
-unary("atanh", np.arctanh, "y = the number whose tanh is x; an infinity at -1 and 1, NaN beyond.", flops=20, tolerance=STEEP, domain=(-0.95, 0.95))
+unary(
+    "atanh",
+    np.arctanh,
+    "y = the number whose tanh is x; an infinity at -1 and 1, NaN beyond.",
+    flops=20,
+    tolerance=STEEP,
+    domain=(-0.95, 0.95),
+)
 unary(
     "sigmoid",
     sigmoid,

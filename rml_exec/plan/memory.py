@@ -110,7 +110,7 @@ def _groups(actions: Sequence[Action]) -> Iterator[_Group]:
                 elif shared in groups:  # else it looks into an input or a constant
                     group = groups[action.name] = groups[shared]
                     group.open += 1
-                    group.size, group.end = max(group.size, action.bytes), len(actions)
+                    group.size = max(group.size, action.bytes)
                     if action.reuses:
                         group.values.append(action.name)
             case ActionKind.DELETE_BUFFER | ActionKind.DELETE_SHAPE if action.name in groups:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rml_exec.ir.graph import Node
+from rml_exec.loading import GraphBuilder
+from rml_exec.ops import all_ops, get_op
+from rml_exec.ops.decompose import decompose
 from rml_exec.types import DType, TensorType
 
 __all__ = ["INSTRUCTIONS", "LANES", "LONG", "OPS", "SWAPPED", "VERY_LONG", "Instruction", "Program", "UnsupportedError"]
@@ -125,8 +128,32 @@ class Program:
             self.add(node.op if dtype is DType.F32 else f"{node.op}_i32", *operands, result=result.name)
         elif dtype is not DType.F32 and node.op in _BITWISE:
             self.add(node.op, *operands, result=result.name)
+        elif get_op(node.op).expand is not None:
+            self._select_composite(node, operands)
         else:
             raise UnsupportedError
+
+    def _select_composite(self, node: Node, operands: list[str]) -> None:
+        """Appends the instructions of the op's decomposition into primitives."""
+        builder = GraphBuilder(node.op)
+        types = [self.types[name] for name in node.reads()]
+        inputs = [builder.input(f"x{i}", type_.dtype, type_.shape) for i, type_ in enumerate(types)]
+        builder.output("y", *decompose(builder, node.op, inputs, node.attrs))
+        graph = builder.build()
+
+        def inner(name: str) -> str:
+            return f"{node.outputs[0].name}/{name}"
+
+        for name, operand, type_ in zip(inputs, operands, types, strict=True):
+            self.same_as[inner(name)], self.types[inner(name)] = operand, type_
+        for constant in graph.constants:
+            value = constant.data.item()
+            self.same_as[inner(constant.name)], self.types[inner(constant.name)] = self.constant(value, constant.type.dtype), constant.type
+            self.scalars[inner(constant.name)] = value
+        for member in graph.nodes:
+            outputs = tuple(replace(value, name=inner(value.name)) for value in member.outputs)
+            self.select(replace(member, inputs=tuple(inner(name) for name in member.reads()), outputs=outputs))
+        self.same_as[node.outputs[0].name] = self.resolve(inner(graph.outputs[0].value))
 
 
 _SAME_NAME: Mapping[DType, tuple[str, ...]] = {
@@ -263,5 +290,20 @@ def _cast(program: Program, node: Node, operands: list[str], dtype: DType) -> No
         raise UnsupportedError
 
 
-OPS = tuple(sorted({op for ops in _SAME_NAME.values() for op in ops} | set(_BITWISE) | set(_SELECT)))
+@_selects("bitcast")
+def _bitcast(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
+    if {dtype, DType(node.attrs["to"])} - {DType.F32, DType.I32}:
+        raise UnsupportedError
+    program.same_as[node.outputs[0].name] = operands[0]
+
+
+@_selects("tan")
+def _tan(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
+    if dtype is not DType.F32:
+        raise UnsupportedError
+    program.add("div", program.add("sin", *operands), program.add("cos", *operands), result=node.outputs[0].name)
+
+
+_COMPOSITES = {op.name for op in all_ops() if op.elementwise and op.expand is not None}
+OPS = tuple(sorted({op for ops in _SAME_NAME.values() for op in ops} | set(_BITWISE) | set(_SELECT) | _COMPOSITES))
 """Ops that can have instructions, depending on their operands' element types."""

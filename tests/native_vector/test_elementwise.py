@@ -16,7 +16,7 @@ from rml_exec.ir.graph import Node, Value
 from rml_exec.ops import get_op
 from rml_exec.runtime.elementwise_program import INSTRUCTIONS
 from rml_exec.types import TensorType
-from tests.native_vector.native import ISAS, lower, run
+from tests.native_vector.native import ISAS, NotLoweredError, lower, run
 
 SIZES = (0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1009, 4099)
 
@@ -230,8 +230,6 @@ def test_a_wide_group_runs_natively_up_to_the_limit_of_operands(width: int, isa:
     if width < 32:
         check_fused(operands, attrs, isa, rtol=1e-5, atol=1e-5)
     else:
-        from tests.native_vector.native import NotLoweredError
-
         with pytest.raises(NotLoweredError):
             lower("fused", operands, attrs, (), 1, "exact")
 

@@ -243,6 +243,21 @@ def test_a_reuse_that_would_destroy_something_is_refused_without_lock_annotation
         ExecutionPlan(graph)
 
 
+def test_an_output_takes_over_one_operand_only():
+    b = GraphBuilder("two")
+    x = b.input("x", "f32", (4,))
+    b.output("y", b.add("add", [b.add("exp", [x], outputs=["h"]), b.add("neg", [x], outputs=["k"])], outputs=["y"]))
+    with pytest.raises(PlanError, match=r"add 'add': rml.inplace_reuse must list .* got 'y:k:equal'"):
+        ExecutionPlan(edited(annotate(b.build()), {"add": {"rml.inplace_reuse": "y:h:equal;y:k:equal"}}))
+
+
+def test_an_operand_named_twice_is_overwritten_if_one_of_its_places_allows_it():
+    b = GraphBuilder("select")
+    m = b.add("not", [b.input("x", "bool", (4,))], outputs=["m"])
+    b.output("y", b.add("select", [m, m, b.input("z", "bool", (4,))], outputs=["y"]))
+    assert "allocate_buffer y 4 B, reuses m" in listed(ExecutionPlan(annotate(b.build())))
+
+
 def test_partial_annotations_are_completed():
     gap = {"rml.not_used_after": None, "rml.release_after": None}
     partial = edited(annotated_chain(), {"exp": gap, "add": gap, "neg": {"rml.release_after_shape_tag": "ghost"}})
@@ -352,5 +367,10 @@ def test_one_plan_per_body_that_holds_neither_the_body_nor_its_weights():
     gc.collect()
     assert gone() is None
     assert data() is None
-    assert plan_for(same) is plan_for(same)
     assert listed(plan) == ANNOTATED
+
+
+def test_a_graph_at_the_address_of_a_dead_one_gets_its_own_plan():
+    for _ in range(50):
+        graph = chain()
+        assert plan_for(graph).nodes is graph.nodes

@@ -46,7 +46,7 @@ def test_buffers_alive_together_lie_apart_and_dead_space_is_used_again():
 
 
 def test_values_that_share_storage_share_an_offset_and_the_larger_size():
-    memory = plan_memory(Scripted("+a 200; +v 0 views a; +b 100 reuses v; -a; -v; +c 64; -b; -c"))
+    memory = plan_memory(Scripted("+a 100; +v 0 views a; +b 200 reuses v; -a; -v; +c 64; -b; -c"))
     assert memory.offsets == {"a": 0, "b": 0, "c": 256}
     assert memory.live == ((0, 200), (5, 264), (6, 64), (7, 0))
 
