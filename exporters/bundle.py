@@ -1,35 +1,26 @@
-"""Writes an export: graph, weights, golden. The golden comes last and carries the hashes of the others, so it marks a finished export."""
+"""Writes an export: graph, weights, goldens. The first golden comes last and carries the hashes of the others: it marks a finished export."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from exporters.errors import ExportError
+from exporters.golden_sets import GoldenSet, Intermediates, Tolerances, derive_tolerances, first_difference
 from rml_exec.errors import GraphFormatError, RmlError
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
 from rml_exec.ir.graph import Graph
-from rml_exec.loading import load_graph, save_graph
+from rml_exec.loading import check_graph, load_graph, save_graph
+from rml_exec.ops import get_op
+from rml_exec.runtime.binding import DimSolver
 from rml_exec.runtime.reference import run_reference
 
-__all__ = ["ExportSummary", "Tolerances", "derive_tolerances", "is_finished", "write_export"]
-
-RTOL = 2e-5
-ATOL_RMS = 2e-5
-ERROR_FACTOR = 4.0
-"""How far a golden's tolerance stretches beyond the framework's own error against float64."""
-
-MAX_RMS_ERROR = 1e-4
-MAX_ERROR = 1e-3
-"""Beyond these, relative to the output's rms, framework and reference compute different things: rounding stays far below."""
-
-F16_FACTOR = 100.0
-"""How much more a float16 output may differ."""
+__all__ = ["ExportSummary", "Tolerances", "count_flops", "derive_tolerances", "is_finished", "write_export"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +33,8 @@ class ExportSummary:
         parameters: elements of all weights, tied weights counted once.
         weight_bytes: size of these weights in bytes.
         golden_error: the framework's RMS error against the float64 reference, relative to the output's rms; the largest of all outputs.
+        ops: number of different ops among the nodes.
+        flops: floating-point operations of one run, at the hints of symbolic dims.
     """
 
     name: str
@@ -49,69 +42,35 @@ class ExportSummary:
     parameters: int
     weight_bytes: int
     golden_error: float
+    ops: int = 0
+    flops: int = 0
 
     def __str__(self) -> str:
         size = f"{self.weight_bytes / 1e6:.2f} MB"
-        return f"{self.name}: {self.nodes} nodes, {self.parameters:,} parameters, {size}, golden error {self.golden_error:.1e} of rms"
+        counts = f"{self.nodes} nodes of {self.ops} ops, {self.parameters:,} parameters, {size}, {self.flops / 1e6:,.1f} MFLOP"
+        return f"{self.name}: {counts}, golden error {self.golden_error:.1e} of rms"
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerances:
-    """How close an executor must come to a framework's output, and how close the framework itself came to float64."""
-
-    rtol: float
-    atol: float
-    rms_error: float
-    relative_rms_error: float
-
-
-def derive_tolerances(name: str, got: np.ndarray, reference: np.ndarray) -> Tolerances:
-    """Returns the tolerances of one output.
-
-    rtol is 2e-5 and atol is 2e-5 of the output's rms, or four times the framework's largest error where that is more. Integers and bools
-    are exact.
-
-    Args:
-        name: interface name of the output, for the message.
-        got: what the framework computed.
-        reference: what the reference interpreter computed in float64, of the same shape.
-
-    Raises:
-        ExportError: they differ by more than rounding explains; the message has the figures.
-    """
-    where, rule = f"output '{name}'", "the graph must give what the framework gives"
-    if got.shape != reference.shape:
-        raise ExportError.of(where, rule, f"shape {list(reference.shape)} for {list(got.shape)}")
-    if got.dtype.kind != "f":
-        if got.dtype != reference.dtype:
-            raise ExportError.of(where, rule, f"{reference.dtype} for {got.dtype}")
-        if different := int(np.count_nonzero(got != reference)):
-            raise ExportError.of(where, rule, f"{different} of {got.size} elements that differ")
-        return Tolerances(0.0, 0.0, 0.0, 0.0)
-    wide = got.astype(np.float64)
-    same = (wide == reference) | (np.isnan(wide) & np.isnan(reference))
-    with np.errstate(invalid="ignore"):
-        error = np.where(same, 0.0, np.abs(wide - reference))
-    if not np.isfinite(error).all():
-        strange = np.count_nonzero(~np.isfinite(error))
-        raise ExportError.of(where, rule, f"{strange} of {got.size} elements that are NaN or infinite on one side only")
-    rms, rms_error, largest = _rms(wide[np.isfinite(wide)]), _rms(error), float(error.max(initial=0.0))
-    scale = rms * (F16_FACTOR if got.dtype.itemsize < 4 else 1.0)
-    if rms_error > MAX_RMS_ERROR * scale or largest > MAX_ERROR * scale:
-        figures = f"an rms error of {rms_error:.3g} and a largest error of {largest:.3g} at an rms of {rms:.3g}"
-        hint = "a lowering computes something else, or the model is not deterministic"
-        raise ExportError.of(where, rule + " up to rounding", figures, hint=hint)
-    return Tolerances(RTOL, max(ATOL_RMS * rms, ERROR_FACTOR * largest), rms_error, rms_error / rms if rms else 0.0)
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
+def count_flops(graph: Graph) -> int:
+    """Returns the floating-point operations of one run, by the ops' own counts; what functions do is not counted."""
+    types = graph.types()
+    total = 0
+    for node in graph.nodes:
+        if flops := get_op(node.op).flops:
+            operands = [None if name is None else types[name] for name in node.inputs]
+            total += flops(operands, tuple(value.type for value in node.outputs), node.attrs)
+    return total
 
 
 def _paths(prefix: Path) -> tuple[Path, Path, Path]:
-    """Returns the paths of graph, weights and golden. A prefix may hold dots, so suffixes are appended, not replaced."""
+    """Returns the paths of graph, weights and first golden. A prefix may hold dots, so suffixes are appended, not replaced."""
     graph, weights, golden = (prefix.with_name(prefix.name + suffix) for suffix in (".json", ".safetensors", ".golden.safetensors"))
     return graph, weights, golden
+
+
+def _goldens(prefix: Path) -> list[Path]:
+    """Returns the goldens that lie there, the first one first."""
+    return sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.golden*.safetensors"), key=lambda path: (len(path.name), path.name))
 
 
 def write_export(
@@ -124,6 +83,8 @@ def write_export(
     framework_version: str,
     seed: int,
     threads: int,
+    further: Sequence[GoldenSet] = (),
+    intermediates: Intermediates | None = None,
 ) -> ExportSummary:
     """Writes ``PREFIX.json``, ``PREFIX.safetensors`` and, when they agree with the framework, ``PREFIX.golden.safetensors``.
 
@@ -133,12 +94,14 @@ def write_export(
     Args:
         graph: the exported graph.
         prefix: path without suffix; its directory is made if missing.
-        inputs: golden inputs by interface name.
+        inputs: golden inputs by interface name; of a graph with symbolic dims, at their hints.
         outputs: what the framework computed from them, by interface name.
         framework: name of the framework, ``torch``.
         framework_version: its version.
         seed: seed of the golden inputs.
         threads: number of threads the framework ran with.
+        further: more sets, written as ``PREFIX.golden.1.safetensors``...; of a graph with symbolic dims, at any values of them.
+        intermediates: asked only when outputs differ, to find the first node that does.
 
     Raises:
         ExportError: the directory cannot be written, or the graph does not give what the framework gives. No file of the export is left
@@ -146,29 +109,23 @@ def write_export(
     """
     prefix = Path(prefix)
     paths = _paths(prefix)
+    sets = [GoldenSet(inputs, outputs, seed), *further]
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        for golden in prefix.parent.glob(f"{glob.escape(prefix.name)}.golden*.safetensors"):
-            golden.unlink()
+        for stale in _goldens(prefix):
+            stale.unlink()
         save_graph(graph, prefix)
         written = load_graph(prefix)
-        tolerances = _check(written, inputs, outputs)
-        metadata = {
-            "framework": framework,
-            "framework_version": framework_version,
-            "seed": str(seed),
-            "threads": str(threads),
-            **graph_hashes(paths[0]),
-        }
-        for name, tolerance in tolerances.items():
-            for figure in ("rtol", "atol", "rms_error"):
-                metadata[f"{figure}.{name}"] = repr(getattr(tolerance, figure))
-        write_golden(paths[2], Golden(dict(inputs), dict(outputs), metadata))
+        tolerances = [_check(_bound(written, golden.inputs), golden, intermediates) for golden in sets]
+        produced = {"framework": framework, "framework_version": framework_version, "threads": str(threads), **graph_hashes(paths[0])}
+        for number, (golden, figures) in reversed(list(enumerate(zip(sets, tolerances, strict=True)))):
+            path = paths[2] if number == 0 else prefix.with_name(f"{prefix.name}.golden.{number}.safetensors")
+            write_golden(path, Golden(golden.inputs, golden.outputs, _metadata(produced, golden, figures)))
     except (OSError, GraphFormatError) as error:
-        _remove(paths)
+        _remove(prefix)
         raise ExportError.of(f"export to '{prefix}'", "its directory must be writable and have room", str(error).rstrip(".")) from error
     except RmlError:
-        _remove(paths)
+        _remove(prefix)
         raise
     weights = {constant.key: constant.type for constant in graph.constants if constant.key is not None}
     return ExportSummary(
@@ -176,28 +133,55 @@ def write_export(
         len(graph.nodes),
         sum(weight.size for weight in weights.values()),
         sum(weight.nbytes for weight in weights.values()),
-        max((tolerance.relative_rms_error for tolerance in tolerances.values()), default=0.0),
+        max((tolerance.relative_rms_error for figures in tolerances for tolerance in figures.values()), default=0.0),
+        len({node.op for node in graph.nodes}),
+        count_flops(graph),
     )
 
 
-def _check(graph: Graph, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> dict[str, Tolerances]:
+def _metadata(produced: Mapping[str, str], golden: GoldenSet, figures: Mapping[str, Tolerances]) -> dict[str, str]:
+    metadata = {**produced, "seed": str(golden.seed)}
+    for name, tolerance in figures.items():
+        for figure in ("rtol", "atol", "rms_error"):
+            metadata[f"{figure}.{name}"] = repr(getattr(tolerance, figure))
+    return metadata
+
+
+def _bound(graph: Graph, inputs: Mapping[str, np.ndarray]) -> Graph:
+    """Returns the static graph for inputs of these shapes, checked."""
+    if not graph.dims:
+        return graph
+    solver = DimSolver(graph)
+    bound = graph.bind(**dict(zip(solver.dims, solver.solve(inputs), strict=True)))
+    check_graph(bound)
+    return bound
+
+
+def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None) -> dict[str, Tolerances]:
     """Returns the tolerances of every output; raises ExportError where the graph and the framework disagree, or their output names do."""
     names = [output.name for output in graph.outputs]
+    outputs = golden.outputs
     if sorted(names) != sorted(outputs):
         raise ExportError.of("export", "graph and framework must have the same outputs", f"{', '.join(names)} and {', '.join(outputs)}")
     types = graph.types()
-    reference = run_reference(graph, inputs, precision="f64")
+    reference = run_reference(graph, golden.inputs, precision="f64")
     for output in graph.outputs:
         recorded, given = types[output.value].dtype.numpy, outputs[output.name].dtype
         if recorded != given:
             raise ExportError.of(f"output '{output.name}'", "the graph must have the framework's dtype", f"{recorded} for {given}")
-    return {name: derive_tolerances(name, outputs[name], reference[name]) for name in names}
+    try:
+        return {name: derive_tolerances(name, outputs[name], reference[name]) for name in names}
+    except ExportError as error:
+        if intermediates is None:
+            raise
+        raise ExportError(f"{error} {first_difference(graph, golden.inputs, intermediates(golden.inputs))}") from error
 
 
-def _remove(paths: tuple[Path, ...]) -> None:
-    """Removes the files of a failed export, the golden first; what cannot be removed stays, unfinished."""
+def _remove(prefix: Path) -> None:
+    """Removes the files of a failed export, the first golden first; what cannot be removed stays, unfinished."""
+    graph, weights, golden = _paths(prefix)
     with contextlib.suppress(OSError):
-        for path in reversed(paths):
+        for path in (golden, *_goldens(prefix), weights, graph):
             path.unlink(missing_ok=True)
 
 

@@ -69,7 +69,7 @@ def build_table(records: Sequence[CellRecord]) -> Table:
     for threads in dict.fromkeys(threads for threads, _ in means):
         rows.append(Row(None, threads, tuple(Cell(ratio=means.get((threads, arm))) for arm in arms)))
     notes = tuple(
-        f"{record.model} on {record.framework}, {_counted(record.threads, "thread")}: {record.status}: {record.reason}"
+        f"{record.model} on {record.framework}, {_counted(record.threads, 'thread')}: {record.status}: {record.reason}"
         for record in latest.values()
         if record.status != "ok" or record.reason
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ from exporters.errors import Unsupported
 from exporters.from_jax.program import Equation, Program, Value
 from exporters.lowering import LoweringTable
 from rml_exec.errors import TypeInferenceError
-from rml_exec.ir.builder import INLINE_ELEMENTS
+from rml_exec.ir.builder import INLINE_ELEMENTS, BodyBuilder
+from rml_exec.ir.graph import Function
 from rml_exec.ir.names import Names
-from rml_exec.loading import GraphBuilder
 from rml_exec.types import DType
 
 __all__ = ["TABLE", "Context", "RefusedError", "dtype_name"]
@@ -38,22 +39,51 @@ def dtype_name(dtype: Any) -> str:
         raise RefusedError(f"the graph format has no element type {dtype}") from None
 
 
-class Context:
-    """Lowers a program into a graph builder.
+@dataclass(slots=True)
+class _Shared:
+    """What the contexts of a graph and of its functions have in common.
 
     Attributes:
-        builder: the graph being built.
-        refused: what could not be lowered so far. Lowering goes on behind a stand-in input, so that all of it is found.
+        refused: what could not be lowered so far.
+        names: the keys of the weights file.
+        keys: (constant, form) -> its key: the weight that a loop's body reads is the one that the graph reads.
     """
 
-    def __init__(self, builder: GraphBuilder) -> None:
+    refused: list[Unsupported] = field(default_factory=list)
+    names: Names = field(default_factory=Names)
+    keys: dict[tuple[Value, str], str] = field(default_factory=dict)
+
+
+class Context:
+    """Lowers a program into the builder of a graph or of a function.
+
+    Attributes:
+        builder: the body being built.
+    """
+
+    def __init__(self, builder: BodyBuilder, shared: _Shared | None = None) -> None:
         self.builder = builder
-        self.refused: list[Unsupported] = []
+        self._shared = shared or _Shared()
         self._names: dict[Value, str] = {}
         self._derived: dict[tuple[Value, str], str] = {}
-        self._keys = Names()
         self._untyped: set[Value] = set()
         self._equation = Equation("", ())
+
+    @property
+    def refused(self) -> list[Unsupported]:
+        """What could not be lowered so far, in functions too. Lowering goes on behind a stand-in input, so that all of it is found."""
+        return self._shared.refused
+
+    def function(self, name: str, program: Program) -> Function:
+        """Lowers the body of a loop or a branch to a function of the graph, its inputs and outputs in the program's order."""
+        builder = self.builder.function(name)
+        inner = Context(builder, self._shared)
+        for value in program.inputs:
+            inner.bind(value, builder.input("x", dtype_name(value.dtype), value.shape))
+        inner.lower(program)
+        for index, value in enumerate(program.outputs):
+            builder.output(f"y{index}", inner.name(value))
+        return builder.build()
 
     def bind(self, value: Value, name: str) -> None:
         """Makes the graph value ``name`` stand for a value of the program."""
@@ -69,7 +99,7 @@ class Context:
                     self._lower(equation)
             except (RefusedError, TypeInferenceError) as error:
                 self.refused.append(Unsupported(equation.primitive, f"equation {index}", equation.where, str(error).rstrip(".")))
-                untyped = untyped or not self._stand_in(equation)
+                untyped = untyped or not self.stand_in(equation)
             if untyped:
                 self._untyped.update(equation.outputs)
 
@@ -79,10 +109,14 @@ class Context:
             raise RefusedError("")
         for value in (*equation.inputs, *equation.outputs):
             dtype_name(value.dtype)
+        found = len(self.refused)
         results = function(self, equation)
+        if len(self.refused) > found:  # in a function that the equation runs
+            self.stand_in(equation)
+            return
         self._names.update(zip(equation.outputs, results if isinstance(results, list) else [results], strict=True))
 
-    def _stand_in(self, equation: Equation) -> bool:
+    def stand_in(self, equation: Equation) -> bool:
         """Lets inputs of their types stand for the equation's outputs, for no graph is made any more; False if one has no type."""
         try:
             for output in equation.outputs:
@@ -96,7 +130,7 @@ class Context:
         if isinstance(operand, str):
             return operand
         if operand not in self._names:
-            self._names[operand] = self.constant(operand.array(), operand.name)
+            self._names[operand] = self.constant(operand.array(), of=operand)
         return self._names[operand]
 
     def constant(self, array: np.ndarray, name: str = "", *, of: Value | None = None, form: str = "") -> str:
@@ -111,10 +145,15 @@ class Context:
         if of is not None and (of, form) in self._derived:
             return self._derived[of, form]
         name = name or (of.name if of is not None else "")
-        key = self._keys.take(name or "constant") if name or array.size > INLINE_ELEMENTS else None
+        key = None
+        if name or array.size > INLINE_ELEMENTS:
+            known = self._shared.keys.get((of, form)) if of is not None else None
+            key = known or self._shared.names.take(name or "constant")
         added = self.builder.constant(np.ascontiguousarray(array).reshape(array.shape), name or "c", key=key)
         if of is not None:
             self._derived[of, form] = added
+            if key is not None:
+                self._shared.keys[of, form] = key
         return added
 
     def dtype(self, value: Value) -> str:
@@ -125,12 +164,11 @@ class Context:
         """Adds a 0-d constant."""
         return self.constant(np.asarray(value, dtype))
 
-    def add(self, op: str, *operands: Operand, **attrs: Any) -> str:
-        """Adds a node whose source is the equation being lowered, and returns the name of its output."""
+    def add(self, op: str, *operands: Operand, **attrs: Any) -> Any:
+        """Adds a node whose source is the equation being lowered; returns the name of its output, a tuple of names if it has several."""
         source = {"op": self._equation.primitive.removeprefix("rml.")} | ({"where": self._equation.where} if self._equation.where else {})
         names = [None if operand is None else self.name(operand) for operand in operands]
-        result: str = self.builder.add(op, names, source=source, **attrs)
-        return result
+        return self.builder.add(op, names, source=source, **attrs)
 
     def shape(self, operand: Value | str) -> tuple[int, ...]:
         """Returns the shape of a value of the program or the graph."""
@@ -139,7 +177,7 @@ class Context:
     def reshape(self, operand: Value | str, shape: Sequence[int]) -> str:
         """Adds a reshape unless the shape is that already."""
         shape = tuple(int(size) for size in shape)
-        return self.name(operand) if self.shape(operand) == shape else self.add("reshape", operand, shape=shape)
+        return self.name(operand) if self.shape(operand) == shape else str(self.add("reshape", operand, shape=shape))
 
     def transpose(self, operand: Value | str, perm: Sequence[int]) -> str:
         """Adds a transpose unless it moves nothing."""

@@ -25,6 +25,7 @@ def recognise(program: Program) -> Program:
     reads = program.reads()
     equations: list[Equation] = []
     for equation in program.equations:
+        equation.bodies = tuple(map(recognise, equation.bodies))
         equations += next((found for rule in _RULES if (found := rule(equation, reads))), [equation])
     return live(Program(program.inputs, program.outputs, equations))
 

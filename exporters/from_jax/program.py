@@ -19,6 +19,8 @@ import numpy as np
 
 __all__ = ["Equation", "Program", "Value", "address", "flatten", "live", "on_cpu"]
 
+_CONTROL = ("cond", "scan", "while")
+
 _CALLS = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_closed_call", "remat2", "checkpoint", "composite"), "jaxpr"),
     **dict.fromkeys(("call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin"), "call_jaxpr"),
@@ -90,8 +92,10 @@ class Equation:
         primitive: name of the primitive.
         inputs: the operands.
         outputs: the values it defines.
-        params: the primitive's parameters.
+        params: the primitive's parameters; those of ``scan`` are the op's.
         where: source line of the model, ``model.py:12 (layer)``; empty if JAX does not know.
+        bodies: what ``scan``, ``while`` (condition, then body) and ``cond`` run. Constants stand in them as such, whatever else they need
+            are their inputs.
     """
 
     primitive: str
@@ -99,6 +103,7 @@ class Equation:
     outputs: tuple[Value, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
+    bodies: tuple[Program, ...] = ()
 
 
 @dataclass(slots=True)
@@ -122,10 +127,11 @@ def flatten(closed_jaxpr: Any, arguments: Sequence[Value], names: Mapping[int, s
         arguments: one value per variable of the jaxpr: inputs, and constants for parameters.
         names: address of the data of a captured array -> what to call it.
     """
-    flattener = _Flattener(names)
-    outputs = flattener.run(closed_jaxpr.jaxpr, closed_jaxpr.consts, arguments, "")
-    program = Program(tuple(value for value in arguments if value.constant is None), tuple(outputs), flattener.equations)
-    return live(program)
+    from jax.interpreters import partial_eval
+
+    jaxpr = closed_jaxpr.jaxpr  # what loops compute for nobody goes here, the rest below
+    jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    return _Flattener(names, {}).program(jaxpr, closed_jaxpr.consts, arguments, "")
 
 
 def live(program: Program) -> Program:
@@ -140,10 +146,15 @@ def live(program: Program) -> Program:
 
 
 class _Flattener:
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], captured: dict[int, Value]) -> None:
         self.equations: list[Equation] = []
         self._names = names
-        self._captured: dict[int, Value] = {}
+        self._captured = captured
+
+    def program(self, jaxpr: Any, consts: Iterable[Any], arguments: Sequence[Value], where: str) -> Program:
+        """Returns the live part of a jaxpr; those of the arguments that are no constants are its inputs."""
+        outputs = self.run(jaxpr, consts, arguments, where)
+        return live(Program(tuple(value for value in arguments if value.constant is None), tuple(outputs), self.equations))
 
     def run(self, jaxpr: Any, consts: Iterable[Any], arguments: Iterable[Value], where: str) -> list[Value]:
         """Appends the equations of a jaxpr and returns its results. ``where`` is the line of the call, for library code without one."""
@@ -177,12 +188,98 @@ class _Flattener:
         for output in outputs:
             output.producer = equation
         if not _fold(eqn, equation):
+            if primitive in _CONTROL:
+                return getattr(self, f"_{primitive}")(equation)
             self.equations.append(equation)
         return outputs
+
+    def _scan(self, equation: Equation) -> Sequence[Value]:
+        params, inputs, outputs = equation.params, equation.inputs, equation.outputs
+        jaxpr, consts, carries = params["jaxpr"], int(params["num_consts"]), int(params["num_carry"])
+        kept = [k for k in range(carries) if jaxpr.jaxpr.outvars[k] is jaxpr.jaxpr.invars[consts + k]]
+        moving = [k for k in range(carries) if k not in kept]
+        seen = _Bound()
+        arguments = [seen.argument(value) for value in inputs[:consts]]
+        arguments += [seen.argument(value) if k in kept else _like(value) for k, value in enumerate(inputs[consts : consts + carries])]
+        arguments += [_like(value, value.shape[1:]) for value in inputs[consts + carries :]]
+        body = self._body(jaxpr, arguments, equation.where)
+        steps, results = body.outputs[:carries], body.outputs[carries:]
+        given = seen.read_by(body)
+        equation.bodies = (
+            Program(
+                (*given.values(), *(arguments[consts + k] for k in moving), *arguments[consts + carries :]),
+                (*(steps[k] for k in moving), *results),
+                body.equations,
+            ),
+        )
+        equation.inputs = (*given, *(inputs[consts + k] for k in moving), *inputs[consts + carries :])
+        equation.outputs = (*(outputs[k] for k in moving), *outputs[carries:])
+        equation.params = {name: params[name] for name in ("length", "reverse")} | {"num_consts": len(given), "num_carry": len(moving)}
+        self.equations.append(equation)
+        return [inputs[consts + k] if k in kept else output for k, output in enumerate(outputs)]
+
+    def _while(self, equation: Equation) -> Sequence[Value]:
+        params, inputs, outputs = equation.params, equation.inputs, equation.outputs
+        tests, consts = int(params["cond_nconsts"]), int(params["body_nconsts"])
+        init, jaxpr = inputs[tests + consts :], params["body_jaxpr"]
+        kept = [k for k in range(len(init)) if jaxpr.jaxpr.outvars[k] is jaxpr.jaxpr.invars[consts + k]]
+        moving = [k for k in range(len(init)) if k not in kept]
+        seen = _Bound()
+        bound = [seen.argument(value) for value in inputs[: tests + consts]]
+        carried = [seen.argument(value) if k in kept else _like(value) for k, value in enumerate(init)]
+        test = self._body(params["cond_jaxpr"], [*bound[:tests], *carried], equation.where)
+        body = self._body(jaxpr, [*bound[tests:], *carried], equation.where)
+        given = seen.read_by(test, body)
+        arguments = (*given.values(), *(carried[k] for k in moving))
+        equation.bodies = (
+            Program(arguments, test.outputs, test.equations),
+            Program(arguments, (*given.values(), *(body.outputs[k] for k in moving)), body.equations),
+        )
+        equation.inputs, equation.params = (*given, *(init[k] for k in moving)), {}
+        equation.outputs = (*(_like(value) for value in given), *(outputs[k] for k in moving))
+        self.equations.append(equation)
+        return [init[k] if k in kept else output for k, output in enumerate(outputs)]
+
+    def _cond(self, equation: Equation) -> Sequence[Value]:
+        seen = _Bound()
+        arguments = [seen.argument(value) for value in equation.inputs[1:]]
+        bodies = [self._body(branch, arguments, equation.where) for branch in equation.params["branches"]]
+        given = seen.read_by(*bodies)
+        equation.bodies = tuple(Program(tuple(given.values()), body.outputs, body.equations) for body in bodies)
+        index = equation.inputs[0]
+        if len(bodies) == 2 and index.producer is not None and index.producer.primitive == "convert_element_type":
+            flag = index.producer.inputs[0]
+            index = flag if np.dtype(flag.dtype).kind == "b" else index
+        equation.inputs, equation.params = (index, *given), {}
+        self.equations.append(equation)
+        return equation.outputs
+
+    def _body(self, jaxpr: Any, arguments: Sequence[Value], where: str) -> Program:
+        return _Flattener(self._names, self._captured).program(jaxpr.jaxpr, jaxpr.consts, arguments, where)
 
     def _call(self, jaxpr: Any, inputs: Sequence[Value], where: str) -> list[Value]:
         closed = hasattr(jaxpr, "consts")
         return self.run(jaxpr.jaxpr if closed else jaxpr, jaxpr.consts if closed else (), inputs, where)
+
+
+class _Bound:
+    """The values that bodies see without changing them: constants as they are, others as inputs, each value once."""
+
+    def __init__(self) -> None:
+        self._arguments: dict[Value, Value] = {}
+
+    def argument(self, value: Value) -> Value:
+        """Returns what stands for ``value`` in a body."""
+        return value if value.constant is not None else self._arguments.setdefault(value, _like(value))
+
+    def read_by(self, *programs: Program) -> dict[Value, Value]:
+        """Returns value -> argument of those that some of the programs read."""
+        reads = sum((program.reads() for program in programs), Counter[Value]())
+        return {value: argument for value, argument in self._arguments.items() if reads[argument]}
+
+
+def _like(value: Value, shape: tuple[int, ...] | None = None) -> Value:
+    return Value(value.shape if shape is None else shape, value.dtype)
 
 
 def on_cpu(jax: Any) -> Any:

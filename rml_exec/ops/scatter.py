@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rml_exec.ops.index import along_axis, coordinates, points, positions, refuse_outside, start_vector, window, window_at
-from rml_exec.ops.registry import Attr, Rule, case, define
+from rml_exec.ops.registry import Attr, Rule, Tolerance, case, define
 from rml_exec.ops.rules import INDICES, NUMBERS, dtype_in, same_dtype
 from rml_exec.ops.special import half_in_single
 from rml_exec.types import DType, TensorType
@@ -107,6 +107,7 @@ def _attrs(reduce: str = "none", oob: str = "error", wrap_negative: bool = False
     return {"reduce": reduce, "oob": oob, "wrap_negative": wrap_negative}
 
 
+_SUMMED = Tolerance(rtol=1e-6, atol_rms=1e-6)
 _GRID = np.array([[0, 2, -1], [1, 1, -7], [4, 5, 7]])
 _IN_RANGE = np.clip(_GRID, 0, 4)
 _I32, _HALF = TensorType(DType.I32, (3, 5)), TensorType(DType.F16, (3, 5))
@@ -119,6 +120,7 @@ define(
     reference=_scatter_along_axis,
     inplace=((0, 0),),
     flops=_updates,
+    tolerance=_SUMMED,
     cases=(
         *(case(f"repeats-{reduce}", (3, 5), _IN_RANGE, (3, 3), axis=1, **_attrs(reduce)) for reduce in ("none", *_REDUCTIONS)),
         case("columns", (7, 17), np.arange(85, dtype=np.int32).reshape(5, 17) % 7, (5, 17), axis=0, **_attrs()),
@@ -133,8 +135,8 @@ define(
         case("f16", _HALF, np.zeros((3, 3), np.int64), TensorType(DType.F16, (3, 3)), axis=1, **_attrs("add")),
         case("bool", TensorType(DType.BOOL, (3, 5)), _IN_RANGE, TensorType(DType.BOOL, (3, 3)), axis=1, **_attrs()),
     ),
-    doc="y = x with y[i.., indices[i.., j, ..], ..] made updates[i.., j, ..] (none) or combined with it along axis: add, mul, max, min (NaN "
-    "wins). indices have the rank of x and on the other axes at most its sizes, updates the shape of indices. Of several updates of one "
+    doc="y = x with y[i.., indices[i.., j, ..], ..] made updates[i.., j, ..] (none) or combined with it along axis: add, mul, max, min "
+    "(NaN wins). indices have the rank of x and on the other axes at most its sizes, updates the shape of indices. Of several updates of one "
     "element all count, one after the other in row-major order; with none the last one stays (the frameworks leave that open). Negative "
     "indices as in take; out of range is an error of the run (torch, tf), the nearest index (clamp) or no update (drop: jax).",
 )
@@ -149,6 +151,7 @@ define(
     reference=_scatter_nd,
     inplace=((0, 0),),
     flops=_updates,
+    tolerance=_SUMMED,
     cases=(
         *(case(f"repeats-{reduce}", (3, 5), _VALID, (5,), **_attrs(reduce)) for reduce in ("none", *_REDUCTIONS)),
         case("rows", (3, 5, 7), np.array([[[2], [0]], [[1], [2]]], np.int32), (2, 2, 5, 7), **_attrs("add")),

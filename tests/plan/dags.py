@@ -7,12 +7,15 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+from hypothesis import strategies as st
 
 from rml_exec.ir.graph import Graph, Node
 from rml_exec.loading import GraphBuilder
 from rml_exec.ops import get_op
 from rml_exec.plan import ActionKind, ExecutionPlan, MemoryPlan, resolve_views
 
+# Hypothesis draws the seed only: choices drawn by it one by one cling to the simplest, and these graphs must be wild.
+RANDOM = st.builds(Random, st.integers(0, 2**32 - 1))
 GARBAGE = 0xC5
 SCRATCH = "test.scratch"
 KINDS = (

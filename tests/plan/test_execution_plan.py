@@ -17,7 +17,7 @@ from rml_exec.loading import GraphBuilder
 from rml_exec.ops import registry
 from rml_exec.plan import Action, ActionKind, Event, ExecutionPlan, RunContext, annotate, plan_for
 from rml_exec.types import DType, TensorType
-from tests.plan.dags import inputs_of, random_graph, run_plainly, scratch_of
+from tests.plan.dags import RANDOM, inputs_of, random_graph, run_plainly, scratch_of
 
 F4 = TensorType(DType.F32, (4,))
 MATRIX = TensorType(DType.F32, (4, 4))
@@ -319,7 +319,7 @@ def test_shapes_are_released_too():
     assert context.events == [Event("remove", "h")]
 
 
-@given(st.randoms(use_true_random=False), st.integers(0, 25), st.booleans())
+@given(RANDOM, st.integers(0, 25), st.booleans())
 def test_a_run_that_releases_as_it_goes_finds_every_operand(rng: Random, count: int, with_annotations: bool):
     graph = random_graph(rng, count)
     plan = ExecutionPlan(annotate(graph, scratch=scratch_of) if with_annotations else graph)

@@ -12,9 +12,8 @@ from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder
 from rml_exec.ops import get_op, registry
 from rml_exec.plan import ActionKind, ExecutionPlan, annotate, plan_memory
-from tests.plan.dags import inputs_of, random_graph, run_in_arena, run_plainly, scratch_of
+from tests.plan.dags import RANDOM, inputs_of, random_graph, run_in_arena, run_plainly, scratch_of
 
-RANDOM = st.randoms(use_true_random=False)
 SMALL = (1, 2, 3, 4)
 
 

@@ -12,7 +12,7 @@ from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder
 from rml_exec.plan import Action, ActionKind, ExecutionPlan, MemoryPlan, annotate, plan_memory
 from tests.helpers.graphs import cnn_graph, elementwise_graph, mlp_graph
-from tests.plan.dags import random_graph, scratch_of
+from tests.plan.dags import RANDOM, random_graph, scratch_of
 
 
 class Scripted(ExecutionPlan):
@@ -114,7 +114,7 @@ def test_random_lifetimes(blocks: list[tuple[int, int, int]], alignment: int):
     assert memory.arena_bytes >= memory.lower_bound_bytes
 
 
-@given(st.randoms(use_true_random=False), st.integers(0, 25))
+@given(RANDOM, st.integers(0, 25))
 def test_the_plan_of_a_graph_states_its_memory(rng: Random, count: int):
     plan = ExecutionPlan(annotate(random_graph(rng, count), scratch=scratch_of))
     assert plan.memory.arena_bytes >= plan.lower_bound_bytes >= plan.peak_bytes
@@ -125,11 +125,12 @@ def test_the_arena_is_within_a_tenth_of_the_lower_bound_on_random_graphs():
     ratios = []
     for seed in range(200):
         rng = Random(seed)
-        graph = random_graph(rng, rng.choice((10, 30, 60, 120)), window=rng.choice((4, 8, 16)), dims=(1, 2, 3, 7, 16, 40))
+        graph = random_graph(rng, rng.choice((60, 120, 200)), window=rng.choice((12, 24, 40)), dims=tuple(range(1, 60, 3)))
         memory = ExecutionPlan(annotate(graph, scratch=scratch_of)).memory
         ratios.append(memory.arena_bytes / max(memory.lower_bound_bytes, 1))
-    assert sum(ratio <= 1.10 for ratio in ratios) >= 190
-    assert sum(ratio == 1.0 for ratio in ratios) >= 150
+    # Greedy placing without a second round gets 191 and 161.
+    assert sum(ratio <= 1.10 for ratio in ratios) >= 195
+    assert sum(ratio == 1.0 for ratio in ratios) >= 175
 
 
 MODELS = [mlp_graph(), mlp_graph(64, (512, 256, 128, 10)), cnn_graph(), cnn_graph(4, 64, "NHWC"), elementwise_graph()]

@@ -2,7 +2,7 @@
 // AVX2, AVX-512 and NEON give the same bits. The baseline has no fused multiply-add and differs in the last bits.
 //
 // Special values follow C and NumPy: NaN in NaN out, infinities, signed zeros, denormal operands and results.
-// Largest error against double precision, in ULP of the result. With FMA: over all 2^32 arguments (pow: 10^8 pairs over the whole range of
+// Largest error against double precision, in ULP of the result. With FMA: over all 2^32 arguments (pow: 10^9 pairs over the whole range of
 // results); baseline: over every 257th. tests/native_vector/test_vmath.py checks a sample of both.
 //
 //   function     FMA    baseline      function     FMA    baseline      function       FMA          baseline

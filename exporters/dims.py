@@ -1,0 +1,258 @@
+"""Symbolic dims: ``--dim batch=1..64``, and one symbolic graph from static ones.
+
+An exporter makes the static graph at several sizes of the dims; :func:`generalise` lays these over each other. What is the same everywhere
+stays, an integer that varies becomes the simplest expression over the dims that gives its value at every size, and anything else that varies
+is reported with its place. So lowerings see plain integers, and an expression that is wrong at a size that was tried cannot arise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from exporters.errors import ExportError
+from rml_exec.errors import RmlError
+from rml_exec.ir.dims import Expr, bind_graph, parse_expr
+from rml_exec.ir.graph import Constant, Graph, Node, Value
+from rml_exec.loading import check_graph
+
+__all__ = ["Binding", "Dim", "axes_of", "check_sizes", "generalise", "hints", "parse_dim", "shapes_at", "trial_sizes"]
+
+Binding = Mapping[str, int]
+"""Dim name -> size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A dim that stays symbolic.
+
+    Attributes:
+        name: an identifier.
+        low: smallest size, at least 1.
+        high: largest size, None if any.
+        axes: the axes that have this size: (input, axis) pairs, or one axis number that holds for every input.
+    """
+
+    name: str
+    low: int = 1
+    high: int | None = None
+    axes: int | tuple[tuple[str, int], ...] = 0
+
+
+def parse_dim(text: str) -> Dim:
+    """Returns the dim of a command line option: ``NAME=LOW..[HIGH][@AXIS | @INPUT.AXIS,...]``.
+
+    ``batch=1..64`` is the first axis of every input, ``tokens=2..@1`` the second of every input and of any size from 2, and
+    ``tokens=2..128@ids.1,mask.1`` the second of these two.
+
+    Raises:
+        ExportError: another form, or an empty range.
+    """
+    match = re.fullmatch(r"(\w+)=(\d+)\.\.(\d+)?(?:@(.+))?", text)
+    axes: int | tuple[tuple[str, int], ...] | None = 0
+    if match and match[4]:
+        pairs = re.findall(r"([^,]+)\.(\d+)(?:,|$)", match[4])
+        named = tuple((name, int(axis)) for name, axis in pairs)
+        axes = int(match[4]) if match[4].isdecimal() else named if len(named) == match[4].count(",") + 1 else None
+    if not match or axes is None or not match[1].isidentifier() or match[1] in ("min", "max"):
+        hint = "batch=1..64, tokens=2..@1 or tokens=2..128@ids.1,mask.1"
+        raise ExportError.of("--dim", "must be NAME=LOW..HIGH, followed by @AXIS or @INPUT.AXIS,... where it is not the first axis", repr(text), hint=hint)
+    low, high = int(match[2]), int(match[3]) if match[3] else None
+    if low < 1 or (high is not None and high < low):
+        raise ExportError.of("--dim", "the range must not be empty and begin at 1 or above", repr(text))
+    return Dim(match[1], low, high, axes)
+
+
+def axes_of(dim: Dim, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Returns input name -> axis for the inputs that have the dim.
+
+    Raises:
+        ExportError: an input or axis that is not there, no input at all, or example inputs that have different sizes there.
+    """
+    where = f"dim '{dim.name}'"
+    if isinstance(dim.axes, int):
+        axes = {name: dim.axes for name, shape in shapes.items() if len(shape) > dim.axes}
+    else:
+        axes = dict(dim.axes)
+    for name, axis in axes.items():
+        if name not in shapes or not axis < len(shapes[name]):
+            raise ExportError.of(where, f"there is no axis {axis} of an input '{name}'", hint=f"inputs: {', '.join(shapes) or 'none'}")
+    sizes = {shapes[name][axis] for name, axis in axes.items()}
+    if len(sizes) != 1:
+        raise ExportError.of(where, "must be one size in the example inputs", ", ".join(map(str, sorted(sizes))) or "no input with that axis")
+    return axes
+
+
+def hints(dims: Sequence[Dim], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Returns the sizes that the example inputs have; raises ExportError for one out of its range, and as :func:`axes_of`."""
+    found = {}
+    for dim in dims:
+        (name, axis), *_ = axes_of(dim, shapes).items()
+        size = found[dim.name] = shapes[name][axis]
+        if size < dim.low or size > (size if dim.high is None else dim.high):
+            high = "any" if dim.high is None else dim.high
+            raise ExportError.of(f"dim '{dim.name}'", f"the example inputs must be within {dim.low}..{high}", size)
+    if len(found) != len(dims):
+        raise ExportError.of("export", "dims must have different names", ", ".join(dim.name for dim in dims))
+    return found
+
+
+def shapes_at(dims: Sequence[Dim], shapes: Mapping[str, Sequence[int]], binding: Binding) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the inputs at other sizes of the dims."""
+    found = {name: list(shape) for name, shape in shapes.items()}
+    for dim in dims:
+        for name, axis in axes_of(dim, shapes).items():
+            found[name][axis] = binding[dim.name]
+    return {name: tuple(shape) for name, shape in found.items()}
+
+
+def trial_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
+    """Returns the sizes to make static graphs at: each dim takes up to four sizes of at least 2 where its range allows, in all pairs.
+
+    Sizes of 1 are left out where possible: frameworks and broadcasting treat them specially.
+    """
+    choices = []
+    for dim in dims:
+        high = dim.high if dim.high is not None else max(dim.low, hint[dim.name]) + 24
+        start = min(max(dim.low, 2), high)
+        sizes = {start, start + 1, start + 3, start + 8, hint[dim.name] if hint[dim.name] > 1 else start, high if high < 64 else start}
+        choices.append(sorted(size for size in sizes if size <= high)[:4])
+    if len(dims) == 1:
+        return [{dims[0].name: size} for size in choices[0]]
+    base = {dim.name: sizes[0] for dim, sizes in zip(dims, choices, strict=True)}
+    trials = [base | {dim.name: size} for dim, sizes in zip(dims, choices, strict=True) for size in sizes]
+    for (a, a_sizes), (b, b_sizes) in itertools.combinations(list(zip(dims, choices, strict=True)), 2):
+        trials += [base | {a.name: a_sizes[-1], b.name: b_sizes[-1]}, base | {a.name: a_sizes[-1], b.name: b_sizes[len(b_sizes) // 2]}]
+    return [dict(pairs) for pairs in dict.fromkeys(tuple(trial.items()) for trial in trials)]
+
+
+def check_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
+    """Returns sizes to compare with the framework at beside the hints: all dims at their smallest, and all at a larger one."""
+    smallest = {dim.name: dim.low for dim in dims}
+    larger = {dim.name: min(max(hint[dim.name], dim.low) * 2 + 3, dim.high or 2**31) for dim in dims}
+    return [binding for binding in (smallest, larger) if binding != dict(hint)]
+
+
+def generalise(graphs: Sequence[tuple[Binding, Graph]], dims: Sequence[Dim], hint: Binding, candidates: Sequence[str] = ()) -> Graph:
+    """Returns the symbolic graph that becomes each of the given ones at its sizes; bound to the hints.
+
+    Args:
+        graphs: (sizes, graph) for all of :func:`trial_sizes`.
+        dims: the dims.
+        hint: the sizes of the example inputs.
+        candidates: expressions over the dims that occur in the framework's own symbolic shapes, such as ``(height - 1) // 2 + 1``.
+
+    Raises:
+        ExportError: graphs that differ in more than integers, or in an integer that no simple expression gives.
+    """
+    fit = _Fit([binding for binding, _ in graphs], [dim.name for dim in dims], candidates)
+    try:
+        template = fit.merge([graph for _, graph in graphs], "the graph")
+    except _VariesError as error:
+        raise ExportError.of(
+            f"symbolic export of '{graphs[0][1].name}'", "the graph must be the same for all sizes of the dims, integers apart", str(error),
+            hint="give this dim a fixed size, or rewrite that line of the model",
+        ) from None
+    declared = {dim.name: {"min": dim.low, "max": dim.high, "hint": hint[dim.name]} for dim in dims}
+    template = replace(template, dims=declared)
+    try:
+        graph = bind_graph(template, hint)
+        check_graph(graph)
+    except RmlError as error:
+        raise ExportError.of(f"symbolic export of '{template.name}'", "the graph must hold for the example inputs too", str(error)) from error
+    return graph
+
+
+class _VariesError(Exception):
+    """Says what varies."""
+
+
+class _Fit:
+    """Finds expressions: for a value at each binding, the text that gives them all."""
+
+    def __init__(self, bindings: Sequence[Binding], names: Sequence[str], candidates: Sequence[str]) -> None:
+        self._bindings = bindings
+        texts = [*names, *(f"{a} * {b}" for a, b in itertools.combinations_with_replacement(names, 2))]
+        simple = {text: parse_expr(text) for text in texts}
+        given = {f"({text})": parse_expr(f"({text})") for text in candidates}
+        products = {f"{a} * {b}": parse_expr(f"{a} * {b}") for a, b in itertools.combinations_with_replacement(given, 2)}
+        self._bases: dict[tuple[int, ...], str] = {}  # of equal ones the simplest
+        for text, expression in {**simple, **given, **products}.items():
+            self._bases.setdefault(self._values(expression), text)
+        self._terms = [np.array(self._values(simple[text])) for text in texts]
+        self._term_texts = texts
+        self._found: dict[tuple[int, ...], Expr] = {}
+
+    def _values(self, expression: Expr) -> tuple[int, ...]:
+        return tuple(expression.evaluate(binding) for binding in self._bindings)
+
+    def merge(self, items: Sequence[Any], where: str) -> Any:
+        """Returns the record that becomes each of ``items``; raises _VariesError."""
+        first = items[0]
+        if isinstance(first, Constant):
+            if any(item.type != first.type or item.key != first.key or item.data.tobytes() != first.data.tobytes() for item in items[1:]):
+                raise _VariesError(f"constant '{first.name}', computed at export, depends on them")
+            return first
+        if isinstance(first, Node | Value):
+            where = f"{first.op} '{first.name}'" if isinstance(first, Node) else where
+            origin = first.source.get("where") if isinstance(first, Node) else None
+            where += f" ({origin})" if origin else ""
+        if is_dataclass(first) and not isinstance(first, type):
+            if any(type(item) is not type(first) for item in items):
+                raise _VariesError(where)
+            merged = {f.name: self.merge([getattr(item, f.name) for item in items], where) for f in fields(first) if f.init}
+            return replace(first, **merged)
+        if isinstance(first, tuple):
+            if len({len(item) for item in items}) > 1:
+                raise _VariesError(f"{where}: the number of things")
+            return tuple(self.merge(list(parts), where) for parts in zip(*items, strict=True))
+        if isinstance(first, Mapping):
+            return {key: self.merge([item[key] for item in items], f"{where} {key}") for key in first}
+        if all(type(item) is type(first) and item == first for item in items):
+            return first
+        if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            return self._expression(tuple(items), where)
+        raise _VariesError(f"{where}: {', '.join(dict.fromkeys(map(str, items)))}")
+
+    def _expression(self, values: tuple[int, ...], where: str) -> Expr:
+        if values not in self._found:
+            text = self._scaled(values) or self._sum(values)
+            if text is None:
+                sizes = "; ".join(", ".join(f"{name}={size}" for name, size in binding.items()) for binding in self._bindings)
+                raise _VariesError(f"{where}: {', '.join(map(str, values))} at {sizes}, which is no simple expression")
+            self._found[values] = parse_expr(text)
+        return self._found[values]
+
+    def _scaled(self, values: tuple[int, ...]) -> str | None:
+        """Returns ``factor * base + offset``."""
+        if values in self._bases:
+            return self._bases[values]
+        for base, text in self._bases.items():
+            pair = next((pair for pair in itertools.combinations(range(len(base)), 2) if base[pair[0]] != base[pair[1]]), None)
+            if pair is None:
+                continue
+            factor, rest = divmod(values[pair[1]] - values[pair[0]], base[pair[1]] - base[pair[0]])
+            offset = values[pair[0]] - factor * base[pair[0]]
+            if not rest and all(factor * b + offset == value for b, value in zip(base, values, strict=True)):
+                return _term(factor, text) + (f" + {offset}" if offset > 0 else f" - {-offset}" if offset else "")
+        return None
+
+    def _sum(self, values: tuple[int, ...]) -> str | None:
+        """Returns a polynomial of degree two with whole coefficients, if it has fewer of them than there are bindings."""
+        matrix = np.stack([*self._terms, np.ones(len(values))], axis=1).astype(np.float64)
+        if np.linalg.matrix_rank(matrix) >= len(values):
+            return None
+        coefficients = [round(c) for c in np.linalg.lstsq(matrix, np.array(values, np.float64), rcond=None)[0]]
+        if any(int(row) != value for row, value in zip(matrix @ np.array(coefficients, np.float64), values, strict=True)):
+            return None
+        texts = [_term(c, text) for c, text in zip(coefficients, self._term_texts, strict=False) if c]
+        return " + ".join([*texts, *([str(coefficients[-1])] if coefficients[-1] else [])]) or "0"
+
+
+def _term(factor: int, text: str) -> str:
+    return text if factor == 1 else f"{factor} * {text}"
