@@ -1,57 +1,137 @@
-"""``python -m exporters``: exports models of the zoo. Exit codes: 0 all exported, 2 bad usage or a failed export, 5 no framework."""
+"""``python -m exporters``: exports models of the zoo, or a model of your own.
+
+Exit codes: 0 all exported, 2 bad usage or a failed export, 5 a framework is not installed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from exporters.bundle import is_finished
-from exporters.models.zoo import all_models, export_model, get_model
+from exporters.bundle import ExportSummary, is_finished
+from exporters.dims import parse_dim
+from exporters.entry import build_entry
+from exporters.errors import ExportError
+from exporters.models.zoo import SIZES, all_models, export_model, get_model
+from exporters.progress import shown_on
 from rml_exec.errors import RmlError
+
+_ZOO = "models/graphs"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m exporters",
+        description="Exports models of the zoo (--models), or your own (--from and --entry): graph, weights and golden file.",
+    )
+    parser.add_argument("--list", action="store_true", help="show the zoo and stop")
+    parser.add_argument("--out", metavar="PATH", help=f"directory for zoo models (default {_ZOO}), path without suffix for your own")
+    parser.add_argument("--goldens", type=int, default=1, metavar="N", help="number of golden input sets (default %(default)s)")
+    dim = "keep a dim symbolic: batch=1..64, tokens=2..128@1 or @ids.1,mask.1; may be repeated"
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=LOW..HIGH[@AXES]", help=dim)
+    parser.add_argument("--seed", type=int, default=0, help="seed of drawn golden inputs (default %(default)s)")
+    zoo = parser.add_argument_group("the zoo")
+    zoo.add_argument("--models", help="comma-separated names (default: all)")
+    zoo.add_argument("--size", choices=SIZES, default="full", help="tiny: the small twins that the tests use")
+    zoo.add_argument("--batch", type=int, default=1, metavar="N", help="rows of the inputs (default %(default)s)")
+    zoo.add_argument("--force", action="store_true", help="export again what is exported already")
+    own = parser.add_argument_group("a model of your own")
+    own.add_argument("--from", dest="framework", choices=("torch", "jax", "tf"), help="what it is written in")
+    own.add_argument("--entry", metavar="MODULE:FUNCTION", help="function that returns (model or function, example inputs)")
+    own.add_argument("--saved-model", metavar="DIR", help="a TensorFlow SavedModel instead of --entry")
+    own.add_argument("--name", help="name of the graph (default: the last part of --out)")
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code; the worst one if several models fail, for the others are exported all the same."""
-    parser = argparse.ArgumentParser(prog="python -m exporters", description="Exports models of the zoo.")
-    parser.add_argument("--models", help="comma-separated names (default: all)")
-    parser.add_argument("--out", default="models/graphs", help="directory to write to (default: %(default)s)")
-    parser.add_argument("--force", action="store_true", help="export again what is exported already")
-    parser.add_argument("--list", action="store_true", help="show the zoo and stop")
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     if options.list:
         for model in all_models().values():
-            print(f"{model.name:20} {model.framework:6} {model.description}")
+            size = "" if model.parameters is None else f"{model.parameters / 1e6:8.2f} M"
+            flops = "" if model.flops is None else f"{model.flops / 1e9:8.3f} GFLOP"
+            print(f"{model.name:22} {model.framework:6} {size:>10} {flops:>14}  {model.description}")
         return 0
     try:
+        export_options = _export_options(options)
+        if options.framework or options.entry or options.saved_model:
+            _check_own(options)
+            return _reported(options.name or Path(options.out).name, lambda: _export_own(options, export_options))
         names = list(all_models()) if options.models is None else [name.strip() for name in options.models.split(",")]
-        models = [get_model(name) for name in names]
+        models = [get_model(name, size=options.size, batch=options.batch) for name in names]
     except RmlError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     frameworks: dict[str, list[str]] = {}
     for model in models:
         frameworks.setdefault(model.framework, []).append(model.name)
+    directory = options.out or _ZOO
     if len(frameworks) == 1:
-        return max(_export(model.name, options.out, options.force) for model in models)
+        return max(_export_zoo(model.name, directory, options.force, export_options) for model in models)
     codes = []
     for group in frameworks.values():  # each framework in a process of its own: two in one disturb each other's threads and settings
-        command = [sys.executable, "-m", "exporters", "--models", ",".join(group), "--out", options.out]
-        codes.append(subprocess.run(command + ["--force"] * options.force, check=False).returncode)
+        command = [sys.executable, "-m", "exporters", "--models", ",".join(group), "--out", directory]
+        command += ["--force"] * options.force + [f"--dim={text}" for text in options.dim]
+        command += [f"--{key}={export_options[key]}" for key in ("goldens", "seed") if key in export_options]
+        codes.append(subprocess.run(command, check=False).returncode)
     return max(codes, key=abs)
 
 
-def _export(name: str, directory: str, force: bool) -> int:
-    if not force and is_finished(Path(directory) / name):
+def _export_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the arguments for ``export`` that are not the default."""
+    found: dict[str, Any] = {}
+    if options.dim:
+        found["dims"] = [parse_dim(text) for text in options.dim]
+    if options.goldens != 1:
+        found["goldens"] = options.goldens
+    if options.seed != 0:
+        found["seed"] = options.seed
+    return found
+
+
+def _check_own(options: argparse.Namespace) -> None:
+    """Raises ExportError unless the options for a model of one's own are complete and fit together."""
+    where = "a model of your own"
+    if options.framework is None:
+        raise ExportError.of(where, "needs --from torch, jax or tf")
+    if (options.entry is None) == (options.saved_model is None):
+        raise ExportError.of(where, "needs either --entry or --saved-model", "both" if options.entry else "neither")
+    if options.saved_model is not None and options.framework != "tf":
+        raise ExportError.of(where, "--saved-model is for --from tf", f"--from {options.framework}")
+    if options.out is None:
+        raise ExportError.of(where, "needs --out, a path without suffix")
+    if options.models is not None or options.size != "full" or options.batch != 1:
+        raise ExportError.of(where, "has no --models, --size or --batch: its example inputs say it all")
+
+
+def _export_own(options: argparse.Namespace, export_options: dict[str, Any]) -> ExportSummary:
+    exporter = importlib.import_module(f"exporters.from_{options.framework}")
+    model, inputs = exporter.open_saved_model(options.saved_model) if options.saved_model else build_entry(options.entry)
+    summary: ExportSummary = exporter.export(model, inputs, options.out, name=options.name, **export_options)
+    return summary
+
+
+def _export_zoo(name: str, directory: str, force: bool, export_options: dict[str, Any]) -> int:
+    if not force and is_finished(Path(directory) / name, goldens=export_options.get("goldens", 1)):
         print(f"{name}: exported already", file=sys.stderr)
         return 0
+    return _reported(name, lambda: export_model(name, directory, **export_options))
+
+
+def _reported(name: str, export: Callable[[], ExportSummary]) -> int:
+    """Runs an export and says on standard error how it ended; returns the exit code."""
     try:
-        print(export_model(name, directory), file=sys.stderr)
+        with shown_on(sys.stderr, name):
+            summary = export()
     except RmlError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
+    print(summary, file=sys.stderr)
     return 0
 
 

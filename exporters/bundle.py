@@ -1,4 +1,4 @@
-"""Writes an export: graph, weights, goldens. The first golden comes last and carries the hashes of the others: it marks a finished export."""
+"""Writes an export: graph, weights, goldens. The first golden comes last and carries their hashes, so it marks a finished export."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from exporters.errors import ExportError
 from exporters.golden_sets import GoldenSet, Intermediates, Tolerances, derive_tolerances, first_difference
+from exporters.progress import report
 from rml_exec.errors import GraphFormatError, RmlError
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
 from rml_exec.ir.graph import Graph
@@ -114,7 +115,9 @@ def write_export(
         prefix.parent.mkdir(parents=True, exist_ok=True)
         for stale in _goldens(prefix):
             stale.unlink()
+        report("writing")
         save_graph(graph, prefix)
+        report("comparing with float64")
         written = load_graph(prefix)
         tolerances = [_check(_bound(written, golden.inputs), golden, intermediates) for golden in sets]
         produced = {"framework": framework, "framework_version": framework_version, "threads": str(threads), **graph_hashes(paths[0])}
@@ -174,6 +177,7 @@ def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None)
     except ExportError as error:
         if intermediates is None:
             raise
+        report("looking for the first node that differs")
         raise ExportError(f"{error} {first_difference(graph, golden.inputs, intermediates(golden.inputs))}") from error
 
 
@@ -185,9 +189,14 @@ def _remove(prefix: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def is_finished(prefix: str | Path) -> bool:
-    """True if the export at ``prefix`` is whole: its golden is there and was made of this very graph and these weights."""
+def is_finished(prefix: str | Path, *, goldens: int = 1) -> bool:
+    """True if the export at ``prefix`` is whole: its golden is there and was made of this very graph and these weights.
+
+    ``goldens`` is how many golden sets there must be at least.
+    """
     json_path, _, golden_path = _paths(Path(prefix))
+    if len(_goldens(Path(prefix))) < goldens:
+        return False
     try:
         metadata = read_golden(golden_path).metadata
         return all(metadata.get(key) == value for key, value in graph_hashes(json_path).items())

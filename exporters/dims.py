@@ -1,8 +1,8 @@
 """Symbolic dims: ``--dim batch=1..64``, and one symbolic graph from static ones.
 
 An exporter makes the static graph at several sizes of the dims; :func:`generalise` lays these over each other. What is the same everywhere
-stays, an integer that varies becomes the simplest expression over the dims that gives its value at every size, and anything else that varies
-is reported with its place. So lowerings see plain integers, and an expression that is wrong at a size that was tried cannot arise.
+stays, an integer that varies becomes the simplest expression over the dims that gives its value at every size, and anything else that
+varies is reported with its place. So lowerings see plain integers, and an expression that is wrong at a size that was tried cannot arise.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def parse_dim(text: str) -> Dim:
         named = tuple((name, int(axis)) for name, axis in pairs)
         axes = int(match[4]) if match[4].isdecimal() else named if len(named) == match[4].count(",") + 1 else None
     if not match or axes is None or not match[1].isidentifier() or match[1] in ("min", "max"):
-        hint = "batch=1..64, tokens=2..@1 or tokens=2..128@ids.1,mask.1"
-        raise ExportError.of("--dim", "must be NAME=LOW..HIGH, followed by @AXIS or @INPUT.AXIS,... where it is not the first axis", repr(text), hint=hint)
+        rule = "must be NAME=LOW..HIGH, with @AXIS or @INPUT.AXIS,... behind it where it is not the first axis"
+        raise ExportError.of("--dim", rule, repr(text), hint="batch=1..64, tokens=2..@1 or tokens=2..128@ids.1,mask.1")
     low, high = int(match[2]), int(match[3]) if match[3] else None
     if low < 1 or (high is not None and high < low):
         raise ExportError.of("--dim", "the range must not be empty and begin at 1 or above", repr(text))
@@ -75,16 +75,16 @@ def axes_of(dim: Dim, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         ExportError: an input or axis that is not there, no input at all, or example inputs that have different sizes there.
     """
     where = f"dim '{dim.name}'"
-    if isinstance(dim.axes, int):
-        axes = {name: dim.axes for name, shape in shapes.items() if len(shape) > dim.axes}
-    else:
-        axes = dict(dim.axes)
+    everywhere = {name: dim.axes for name, shape in shapes.items() if isinstance(dim.axes, int) and len(shape) > dim.axes}
+    axes = everywhere if isinstance(dim.axes, int) else dict(dim.axes)
     for name, axis in axes.items():
         if name not in shapes or not axis < len(shapes[name]):
             raise ExportError.of(where, f"there is no axis {axis} of an input '{name}'", hint=f"inputs: {', '.join(shapes) or 'none'}")
     sizes = {shapes[name][axis] for name, axis in axes.items()}
     if len(sizes) != 1:
-        raise ExportError.of(where, "must be one size in the example inputs", ", ".join(map(str, sorted(sizes))) or "no input with that axis")
+        raise ExportError.of(
+            where, "must be one size in the example inputs", ", ".join(map(str, sorted(sizes))) or "no input with that axis"
+        )
     return axes
 
 
@@ -155,7 +155,9 @@ def generalise(graphs: Sequence[tuple[Binding, Graph]], dims: Sequence[Dim], hin
         template = fit.merge([graph for _, graph in graphs], "the graph")
     except _VariesError as error:
         raise ExportError.of(
-            f"symbolic export of '{graphs[0][1].name}'", "the graph must be the same for all sizes of the dims, integers apart", str(error),
+            f"symbolic export of '{graphs[0][1].name}'",
+            "the graph must be the same for all sizes of the dims, integers apart",
+            str(error),
             hint="give this dim a fixed size, or rewrite that line of the model",
         ) from None
     declared = {dim.name: {"min": dim.low, "max": dim.high, "hint": hint[dim.name]} for dim in dims}
@@ -164,7 +166,9 @@ def generalise(graphs: Sequence[tuple[Binding, Graph]], dims: Sequence[Dim], hin
         graph = bind_graph(template, hint)
         check_graph(graph)
     except RmlError as error:
-        raise ExportError.of(f"symbolic export of '{template.name}'", "the graph must hold for the example inputs too", str(error)) from error
+        raise ExportError.of(
+            f"symbolic export of '{template.name}'", "the graph must hold for the example inputs too", str(error)
+        ) from error
     return graph
 
 

@@ -71,9 +71,7 @@ def input_sets(examples: Mapping[str, np.ndarray], *, goldens: int, seed: int) -
     return [(seed, golden_inputs(examples, seed))] + [(seed + k, draw_inputs(examples, seed + k)) for k in range(1, goldens)]
 
 
-def draw_inputs(
-    examples: Mapping[str, np.ndarray], seed: int, shapes: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, np.ndarray]:
+def draw_inputs(examples: Mapping[str, np.ndarray], seed: int, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray]:
     """Returns random inputs within the domain of the examples, which a user chose.
 
     Floats are normal with the example's mean and deviation, within its range (N(0, 1) where all its elements are equal). Integers are

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
 from exporters.from_jax.elementwise import scalar_value
 from exporters.from_jax.program import Value
 
-__all__ = ["factors", "made_by", "near", "reduced", "spread", "squared"]
+__all__ = ["View", "factors", "made_by", "near", "reduced", "squared", "view"]
 
 _MAX_FACTORS = 6
 
@@ -62,29 +63,74 @@ def _whole_power(value: Value) -> int | None:
     return power if power in (2, 3) else None
 
 
-def spread(value: Value) -> tuple[Value, tuple[int, ...]] | None:
-    """Returns what stands again along its reduced axes, as size 1 or repeated, and which axes these are."""
-    if not made_by(value, "broadcast_in_dim"):
-        return None
-    source, dims = value, tuple(range(len(value.shape)))
-    while operands := made_by(source, "broadcast_in_dim"):
-        assert source.producer is not None
-        dims = tuple(dims[dim] for dim in source.producer.params["broadcast_dimensions"])
-        source = operands[0]
-    if tuple(value.shape[dim] for dim in dims) != source.shape:
-        return None
-    return source, tuple(axis for axis in range(len(value.shape)) if axis not in dims)
+@dataclass(frozen=True, slots=True)
+class View:
+    """A value as a rearrangement of another one.
+
+    Attributes:
+        source: that other value.
+        axes: for every axis of the value the axis of ``source`` that it runs along; None where its size is 1 or elements repeat.
+    """
+
+    source: Value
+    axes: tuple[int | None, ...]
 
 
-def reduced(value: Value, primitive: str) -> tuple[Value, tuple[int, ...]] | None:
-    """Returns (x, axes) if ``value`` is x reduced over axes and spread along them again, so that it broadcasts against x."""
-    source = spread(value)
-    operands = made_by(source[0], primitive) if source else None
-    if not source or not operands or len(value.shape) != len(operands[0].shape):
+def view(value: Value, *, repeats: bool = True) -> View:
+    """Looks through transposes, axes of size 1 put in or taken out, and broadcasts (only without repetition, if not ``repeats``)."""
+    source = value
+    axes: list[int | None] = [None if size == 1 else axis for axis, size in enumerate(value.shape)]
+    while operands := made_by(source, "broadcast_in_dim", "transpose", "reshape", "squeeze"):
+        inner = operands[0]
+        steps = _steps(source, inner)
+        if steps is None or (not repeats and source.size != inner.size):
+            break
+        source, axes = inner, [None if axis is None else steps[axis] for axis in axes]
+    return View(source, tuple(axes))
+
+
+def _steps(value: Value, inner: Value) -> list[int | None] | None:
+    """Returns for every axis of ``value`` the axis of ``inner``, which it was made of, that it runs along; None for no such view."""
+    assert value.producer is not None
+    params = value.producer.params
+    match value.producer.primitive:
+        case "transpose":
+            found: list[int | None] = [int(axis) for axis in params["permutation"]]
+        case "broadcast_in_dim":
+            found = [None] * len(value.shape)
+            for axis, target in enumerate(params["broadcast_dimensions"]):
+                found[int(target)] = axis
+        case _:
+            outer, kept = ([axis for axis, size in enumerate(v.shape) if size != 1] for v in (value, inner))
+            if [value.shape[axis] for axis in outer] != [inner.shape[axis] for axis in kept]:
+                return None
+            found = [None] * len(value.shape)
+            for axis, source in zip(outer, kept, strict=True):
+                found[axis] = source
+    return [None if axis is None or inner.shape[axis] == 1 else axis for axis in found]
+
+
+def reduced(value: Value, primitive: str, x: Value) -> tuple[int, ...] | None:
+    """Returns the axes of x along which ``value``, which broadcasts against x, holds x reduced by ``primitive``; None if it does not."""
+    outer, mine = view(value), view(x, repeats=False)
+    operands = made_by(outer.source, primitive)
+    if not operands or len(value.shape) != len(x.shape):
         return None
-    assert source[0].producer is not None
-    axes = tuple(sorted(source[0].producer.params["axes"]))
-    return (operands[0], axes) if axes == source[1] else None
+    assert outer.source.producer is not None
+    taken = {int(axis) for axis in outer.source.producer.params["axes"]}
+    whole = view(operands[0], repeats=False)
+    if whole.source is not mine.source:
+        return None
+    kept = [root for axis, root in enumerate(whole.axes) if axis not in taken]
+    roots = {whole.axes[axis] for axis in taken} - {None}
+    axes = []
+    for axis, root in enumerate(mine.axes):
+        through = outer.axes[axis]
+        if root is not None and root in roots and through is None:
+            axes.append(axis)
+        elif (None if through is None else kept[through]) != root:
+            return None
+    return tuple(axes) if axes and len(axes) == len(roots) else None
 
 
 def squared(value: Value) -> Value | None:

@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from exporters.from_jax.attention import attention
 from exporters.from_jax.elementwise import before_broadcast, scalar_value
-from exporters.from_jax.matching import factors, made_by, near, reduced, spread, squared
-from exporters.from_jax.program import Equation, Program, Value, live
+from exporters.from_jax.matching import factors, made_by, near, reduced, view
+from exporters.from_jax.normalisation import batch_norm, layer_norm
+from exporters.from_jax.program import Equation, Program, Value, live, replaced
 
 __all__ = ["recognise"]
 
@@ -28,13 +30,6 @@ def recognise(program: Program) -> Program:
         equation.bodies = tuple(map(recognise, equation.bodies))
         equations += next((found for rule in _RULES if (found := rule(equation, reads))), [equation])
     return live(Program(program.inputs, program.outputs, equations))
-
-
-def _replace(equation: Equation, op: str, *inputs: Value, **params: object) -> list[Equation]:
-    made = Equation(op, inputs, equation.outputs, params, equation.where)
-    for output in equation.outputs:
-        output.producer = made
-    return [made]
 
 
 def _plus_one(value: Value) -> Value | None:
@@ -55,9 +50,9 @@ def _activation(equation: Equation, reads: Counter[Value]) -> list[Equation] | N
         if x.shape != output.shape:
             continue
         if number == 1 and (operands := made_by(gate, "logistic")) and operands[0] is x:
-            return _replace(equation, "rml.silu", x)
+            return replaced(equation, "rml.silu", x)
         if number == 0.5 and (approximate := _gelu_gate(gate, x, reads)):
-            return _replace(equation, "rml.gelu", x, approximate=approximate)
+            return replaced(equation, "rml.gelu", x, approximate=approximate)
     return None
 
 
@@ -97,7 +92,7 @@ def _leaky_relu(equation: Equation, reads: Counter[Value]) -> list[Equation] | N
     number, powers = factors(otherwise, reads)
     if powers != Counter({chosen: 1}) or chosen.shape != equation.outputs[0].shape:
         return None
-    return _replace(equation, "rml.leaky_relu", chosen, alpha=number)
+    return replaced(equation, "rml.leaky_relu", chosen, alpha=number)
 
 
 def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -118,10 +113,10 @@ def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     if not near(divisor if equation.primitive == "div" else 1 / divisor, count, total.dtype):
         return None
     if repeat is None:
-        return _replace(equation, "rml.mean", operands[0], axes=axes)
+        return replaced(equation, "rml.mean", operands[0], axes=axes)
     mean = Value(summed.shape, summed.dtype)
     first = Equation("", (), (mean,), {}, equation.where)
-    return _replace(first, "rml.mean", operands[0], axes=axes) + _replace(equation, "broadcast_in_dim", mean, **repeat.params)
+    return replaced(first, "rml.mean", operands[0], axes=axes) + replaced(equation, "broadcast_in_dim", mean, **repeat.params)
 
 
 def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -136,7 +131,7 @@ def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] |
     if isinstance(number, int | float) and number > 0 and number == int(number):
         whole = number == math.prod(params["window_dimensions"])
         divisor_attrs = {"divisor": "window", "divisor_value": None} if whole else {"divisor": "fixed", "divisor_value": int(number)}
-        return _replace(equation, "rml.avg_pool", operands[0], **params, **divisor_attrs)
+        return replaced(equation, "rml.avg_pool", operands[0], **params, **divisor_attrs)
     counted = divisor.producer
     while counted is not None and counted.primitive == "broadcast_in_dim":
         counted = counted.inputs[0].producer
@@ -152,14 +147,14 @@ def _average_pool(equation: Equation, reads: Counter[Value]) -> list[Equation] |
         or dict(counted.params) != dict(params)
     ):
         return None
-    return _replace(equation, "rml.avg_pool", operands[0], **params, divisor="valid", divisor_value=None)
+    return replaced(equation, "rml.avg_pool", operands[0], **params, divisor="valid", divisor_value=None)
 
 
 def _shifted(value: Value) -> tuple[Value, int] | None:
     """Returns (x, axis) of ``x - max(x)`` along one axis."""
     operands = made_by(value, "sub")
-    largest = reduced(operands[1], "reduce_max") if operands else None
-    return (largest[0], largest[1][0]) if operands and largest and largest[0] is operands[0] and len(largest[1]) == 1 else None
+    axes = reduced(operands[1], "reduce_max", operands[0]) if operands else None
+    return (operands[0], axes[0]) if operands and axes and len(axes) == 1 else None
 
 
 def _softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -167,11 +162,11 @@ def _softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None
     if equation.primitive != "div":
         return None
     powers, divisor = equation.inputs
-    exponent, total = made_by(powers, "exp"), reduced(divisor, "reduce_sum")
+    exponent = made_by(powers, "exp")
     shifted = _shifted(exponent[0]) if exponent else None
-    if not shifted or not total or total[0] is not powers or total[1] != shifted[1:]:
+    if not shifted or reduced(divisor, "reduce_sum", powers) != shifted[1:]:
         return None
-    return _replace(equation, "rml.softmax", shifted[0], axis=shifted[1])
+    return replaced(equation, "rml.softmax", shifted[0], axis=shifted[1])
 
 
 def _log_softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -179,100 +174,14 @@ def _log_softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | 
     if equation.primitive != "sub" or not (shifted := _shifted(equation.inputs[0])):
         return None
     logarithm = made_by(equation.inputs[1], "log")
-    total = reduced(logarithm[0], "reduce_sum") if logarithm else None
-    exponent = made_by(total[0], "exp") if total else None
-    if not total or not exponent or exponent[0] is not equation.inputs[0] or total[1] != shifted[1:]:
+    total = view(logarithm[0]).source if logarithm else None
+    powers = made_by(total, "reduce_sum") if total is not None else None
+    exponent = made_by(powers[0], "exp") if powers else None
+    if not logarithm or not powers or not exponent or exponent[0] is not equation.inputs[0]:
         return None
-    return _replace(equation, "rml.log_softmax", shifted[0], axis=shifted[1])
-
-
-def _layer_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """(x - mean) * rsqrt(variance + eps) over the last axes, or divided by the square root; then a constant scale and bias, joined on."""
-    if equation.primitive not in ("div", "mul", "add") or np.dtype(equation.outputs[0].dtype).kind != "f":
+    if reduced(logarithm[0], "reduce_sum", powers[0]) != shifted[1:]:
         return None
-    for a, b in (equation.inputs, equation.inputs[::-1]):
-        if (joined := _affine(equation, a, b, reads)) is not None:
-            return joined
-        centred = made_by(a, "sub")
-        if equation.primitive == "add" or not centred or (equation.primitive == "div" and b is not equation.inputs[1]):
-            continue
-        mean = reduced(centred[1], "rml.mean")
-        if not mean or mean[0] is not centred[0]:
-            continue
-        x, axes = mean
-        scale, root = _scaled_root(b, "sqrt" if equation.primitive == "div" else "rsqrt")
-        variance = made_by(root, "add") if root is not None else None
-        eps = scalar_value(variance[1]) if variance else None
-        kind = _variance(variance[0], x, axes) if variance else None
-        if kind is None or eps is None or axes != tuple(range(len(x.shape) - len(axes), len(x.shape))):
-            continue
-        if scale is not None and not _fits(scale, x, len(axes)):
-            continue
-        return _replace(equation, "rml.layer_norm", x, axes=axes, eps=eps, variance=kind, scale=scale, bias=None)
-    return None
-
-
-def _affine(equation: Equation, normed: Value, operand: Value, reads: Counter[Value]) -> list[Equation] | None:
-    """Joins a scale or a bias to the layer norm it follows."""
-    norm = normed.producer
-    if norm is None or norm.primitive != "rml.layer_norm" or reads[normed] != 1 or operand.constant is None:
-        return None
-    params, x = dict(norm.params), norm.inputs[0]
-    free = params["bias"] is None and (equation.primitive == "add" or (equation.primitive == "mul" and params["scale"] is None))
-    if not free or equation.outputs[0].shape != x.shape or not _fits(operand, x, len(params["axes"])):
-        return None
-    return _replace(equation, "rml.layer_norm", x, **params | {"bias" if equation.primitive == "add" else "scale": operand})
-
-
-def _fits(operand: Value, x: Value, axes: int) -> bool:
-    """True if a constant varies along the last ``axes`` axes of x at most."""
-    lead = max(len(operand.shape) - axes, 0)
-    return operand.size == 1 or (operand.shape[lead:] == x.shape[-axes:] and set(operand.shape[:lead]) <= {1})
-
-
-def _scaled_root(value: Value, root: str) -> tuple[Value | None, Value | None]:
-    """Returns (scale, z) of ``root(z)`` or ``root(z) * scale``, as flax writes it; (None, None) for anything else."""
-    if operands := made_by(value, root):
-        return None, operands[0]
-    if operands := made_by(value, "mul"):
-        for inner, scale in (operands, operands[::-1]):
-            if scale.constant is not None and (inside := made_by(inner, root)):
-                return scale, inside[0]
-    return None, None
-
-
-def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
-    """Returns which formula of x's variance it is: two_pass, mean((x - mean)^2), or fast, max(0, mean(x^2) - mean(x)^2)."""
-    source = spread(value)
-    kept = source is None
-    core = source[0] if source else value
-    if source and source[1] != axes:
-        return None
-    if (operands := made_by(core, "rml.mean")) and not kept:
-        assert core.producer is not None
-        centred = squared(operands[0])
-        difference = made_by(centred, "sub") if centred else None
-        mean = reduced(difference[1], "rml.mean") if difference else None
-        right = tuple(sorted(core.producer.params["axes"])) == axes and difference and difference[0] is x and mean == (x, axes)
-        return "two_pass" if right else None
-    bounded = [operand for operand in made_by(core, "max") or () if scalar_value(operand) != 0]
-    difference = made_by(bounded[0], "sub") if len(bounded) == 1 else None
-    if not difference:
-        return None
-    base = squared(difference[1])
-    if base is None or _mean_of(base, axes, kept) is not x:
-        return None
-    squares = _mean_of(difference[0], axes, kept)
-    return "fast" if squares is not None and squared(squares) is x else None
-
-
-def _mean_of(value: Value, axes: tuple[int, ...], kept: bool) -> Value | None:
-    """Returns x if ``value`` is the mean of x over ``axes``; ``kept``: spread along them again."""
-    if kept:
-        mean = reduced(value, "rml.mean")
-        return mean[0] if mean and mean[1] == axes else None
-    operands = made_by(value, "rml.mean")
-    return operands[0] if operands and value.producer and tuple(sorted(value.producer.params["axes"])) == axes else None
+    return replaced(equation, "rml.log_softmax", shifted[0], axis=shifted[1])
 
 
 def _plain_reduction(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -289,8 +198,8 @@ def _plain_reduction(equation: Equation, reads: Counter[Value]) -> list[Equation
         return None
     kind = {"add": "sum", "mul": "prod"}.get(name, name)
     if equation.primitive == "reduce":
-        return _replace(equation, f"reduce_{kind}", x, axes=equation.params["dimensions"])
-    return _replace(equation, f"reduce_window_{kind}", x, **equation.params) if kind in ("sum", "max", "min") else None
+        return replaced(equation, f"reduce_{kind}", x, axes=equation.params["dimensions"])
+    return replaced(equation, f"reduce_window_{kind}", x, **equation.params) if kind in ("sum", "max", "min") else None
 
 
 def _neutral(primitive: str, dtype: np.dtype) -> float | int | None:
@@ -302,7 +211,7 @@ def _neutral(primitive: str, dtype: np.dtype) -> float | int | None:
 
 
 def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """A product with a constant matrix to which a constant vector is added."""
+    """A product with a constant matrix to which a constant is added that varies along the matrix's own axes only."""
     if equation.primitive != "add" or np.dtype(equation.outputs[0].dtype).kind != "f":
         return None
     for product, bias in (equation.inputs, equation.inputs[::-1]):
@@ -312,9 +221,11 @@ def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation]
         assert product.producer is not None
         (_, contracted), (batch, _) = product.producer.params["dimension_numbers"]
         constant = operands[0].constant is None and operands[1].constant is not None
-        matrix = constant and contracted and not batch and len(operands[1].shape) == len(contracted) + 1
-        if matrix and product.shape == equation.outputs[0].shape and vector.shape[-1:] == (vector.size,) == product.shape[-1:]:
-            return _replace(equation, "dot_general", *operands, vector, **product.producer.params)
+        if not constant or not contracted or batch or product.shape != equation.outputs[0].shape:
+            continue
+        width = product.shape[len(product.shape) - len(operands[1].shape) + len(contracted) :]
+        if width and vector.shape[-len(width) :] == width and vector.size == math.prod(width):
+            return replaced(equation, "dot_general", *operands, vector, **product.producer.params)
     return None
 
 
@@ -333,7 +244,7 @@ def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation
         return None  # the sum of narrower integers may wrap
     if scalar_value(below[1]) != 0 or scalar_value(plus[1]) != x.shape[axis]:
         return None
-    return _replace(equation, "gather", x, raw, **equation.params, wrap_negative=True)
+    return replaced(equation, "gather", x, raw, **equation.params, wrap_negative=True)
 
 
 Rule = Callable[[Equation, "Counter[Value]"], "list[Equation] | None"]
@@ -345,7 +256,9 @@ _RULES: tuple[Rule, ...] = (
     _log_softmax,
     _activation,
     _leaky_relu,
-    _layer_norm,
+    layer_norm,
+    batch_norm,
+    attention,
     _biased_product,
     _wrapping_gather,
 )

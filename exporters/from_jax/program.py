@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Equation", "Program", "Value", "address", "flatten", "live", "on_cpu"]
+__all__ = ["Equation", "Program", "Value", "address", "flatten", "live", "on_cpu", "replaced"]
 
 _CONTROL = ("cond", "scan", "while")
 
@@ -143,6 +143,14 @@ def live(program: Program) -> Program:
             kept.append(equation)
             wanted.update(equation.inputs)
     return Program(program.inputs, program.outputs, kept[::-1])
+
+
+def replaced(equation: Equation, op: str, *inputs: Value, **params: object) -> list[Equation]:
+    """Returns an equation that defines the outputs of ``equation`` by another op in its place, as a list for :class:`Program`."""
+    made = Equation(op, inputs, equation.outputs, params, equation.where)
+    for output in equation.outputs:
+        output.producer = made
+    return [made]
 
 
 class _Flattener:

@@ -46,20 +46,6 @@ def _softmax(ctx: Context, eqn: Equation) -> str:
     return ctx.add("softmax", eqn.inputs[0], axis=eqn.params["axis"], fully_masked="nan")
 
 
-@TABLE.lowers("rml.layer_norm")
-def _layer_norm(ctx: Context, eqn: Equation) -> str:
-    x, affine = eqn.inputs[0], (eqn.params["scale"], eqn.params["bias"])
-    shape = x.shape[eqn.params["axes"][0] :]
-    operands = [None if value is None else _vector(ctx, value, shape) for value in affine]
-    return ctx.add("layer_norm", x, *operands, axes=eqn.params["axes"], eps=eqn.params["eps"], variance=eqn.params["variance"])
-
-
-def _vector(ctx: Context, value: Value, shape: tuple[int, ...]) -> str:
-    """Returns a constant scale or bias in the shape of the normalised axes."""
-    array = np.broadcast_to(value.array().reshape(value.shape[-len(shape) :] if value.size > 1 else ()), shape)
-    return ctx.constant(array, of=value, form=f"{shape}")
-
-
 @TABLE.lowers("reduce_window_max", "reduce_window_min", "reduce_window_sum", "rml.avg_pool")
 def _reduce_window(ctx: Context, eqn: Equation) -> str:
     """A window over any axes: the axes it does not touch are batch and channels, in place where they stand so, else after a transpose."""

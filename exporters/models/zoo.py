@@ -39,8 +39,8 @@ class ZooModel:
         name: ``FRAMEWORK_MODEL``, such as ``torch_resnet50``; of a variant with what it varies, ``torch_resnet50-tiny-b8``. Its files are
             called so.
         framework: ``torch``, ``jax`` or ``tf``: its exporter is ``exporters.from_FRAMEWORK``.
-        description: one line for ``--list``.
         function: the decorated function. It may take ``size`` and ``batch``, by these names.
+        description: one line for ``--list``.
         parameters: number of elements of its weights at full size, None if not stated.
         flops: floating-point operations of one run at full size and batch 1, None if not stated.
         default: whether the benchmark measures it when no model is named.
@@ -50,8 +50,8 @@ class ZooModel:
 
     name: str
     framework: str
-    description: str
     function: Callable[..., tuple[Any, Any]]
+    description: str
     parameters: int | None = None
     flops: int | None = None
     default: bool = False
@@ -105,7 +105,7 @@ def zoo_model(
     def register(build: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
         if name in _MODELS:
             raise ValueError(f"zoo model {name} is defined twice")
-        _MODELS[name] = ZooModel(name, name.partition("_")[0], description, build, parameters, flops, default)
+        _MODELS[name] = ZooModel(name, name.partition("_")[0], build, description, parameters, flops, default)
         return build
 
     return register

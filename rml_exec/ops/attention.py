@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from rml_exec.ops.decompose import Primitives
 from rml_exec.ops.linear import PRODUCT
 from rml_exec.ops.registry import Attr, Rule, case, define
 from rml_exec.ops.rules import FLOATS, NO_BF16, broadcast, dtype_in, same_dtype
@@ -61,6 +63,25 @@ def _attention(
     return np.matmul(weights, v)
 
 
+def _expand_attention(
+    p: Primitives, q: str, k: str, v: str, mask_operand: str | None, *, scale: float, mask: str, fully_masked: str
+) -> str:
+    scores = p("mul", p("matmul", q, k, transpose_a=False, transpose_b=True), scale)
+    length, keys = p.type(scores).shape[-2:]
+    if mask == "additive":
+        scores = p("add", scores, mask_operand)
+    elif mask != "none":
+        if mask == "causal":
+            query, key = (p("iota", dtype="i32", shape=(length, keys), axis=axis) for axis in (0, 1))
+            mask_operand = p("compare", query, key, dir="ge")
+        scores = p("select", mask_operand, scores, -math.inf)
+    if fully_masked == "uniform":  # equal scores have equal weights
+        masked = p("compare", p.reduce("max", scores, [p.type(scores).rank - 1]), -math.inf, dir="eq")
+        scores = p("select", masked, 0.0, scores)
+    weights = p("softmax", scores, axis=p.type(scores).rank - 1, fully_masked="zero" if fully_masked == "zero" else "nan")
+    return p("matmul", weights, v, transpose_a=False, transpose_b=False)
+
+
 def _flops(types: Any, outputs: tuple[TensorType, ...], attrs: Any) -> int:
     q, k, v = types[:3]
     scores = q.size // q.shape[-1] * k.shape[-2] if q.shape[-1] else 0
@@ -85,6 +106,7 @@ define(
     },
     infer=_infer_attention,
     reference=_attention,
+    expand=_expand_attention,
     flops=_flops,
     tolerance=PRODUCT,
     limits=NO_BF16,

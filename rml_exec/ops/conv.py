@@ -82,7 +82,7 @@ def _conv(
     result = np.zeros((batch, groups, outputs // groups, math.prod(counts)), x.dtype)
     # One matrix product per tap, so that memory stays that of the operands however large the window is.
     for position, seen in taps(x, extents, strides, pads, dilations, counts, 0):
-        result += weights[(..., *position)] @ seen.reshape(batch, groups, inputs, math.prod(counts))
+        result += weights[:, :, :, *position] @ seen.reshape(batch, groups, inputs, math.prod(counts))
     return _with_bias(result.reshape(batch, outputs, *counts), bias, data_layout)
 
 
@@ -168,8 +168,8 @@ def _conv_transpose(
             slice(offset * dilation, offset * dilation + (size - 1) * stride + 1 if size else 0, stride)
             for offset, dilation, size, stride in zip(position, dilations, sizes, strides, strict=True)
         )
-        full[(slice(None), slice(None), *grid)] += (weights[(..., *position)] @ seen).reshape(batch, groups * outputs, *sizes)
-    y = full[(slice(None), slice(None), *(slice(low, low + count) for low, count in zip(lows, counts, strict=True)))]
+        full[:, :, *grid] += (weights[:, :, :, *position] @ seen).reshape(batch, groups * outputs, *sizes)
+    y = full[:, :, *(slice(low, low + count) for low, count in zip(lows, counts, strict=True))]
     return _with_bias(y, bias, data_layout)
 
 

@@ -59,6 +59,7 @@ fused = define(
     infer=_infer_fused,
     reference=_run_fused,
     elementwise=True,
+    inplace=tuple((output, operand) for output in range(8) for operand in range(16)),  # any result over any operand of its type
     flops=_flops,
     tolerance=Tolerance(rtol=2e-6, atol_rms=1e-6),
     internal=True,

@@ -13,13 +13,15 @@ from rml_exec.ops.rules import FLOATS, NO_BF16, NUMBERS, dtype_in, per_axis, spa
 from rml_exec.ops.special import half_in_single
 from rml_exec.types import DType, TensorType
 
-_COORDINATES: Mapping[str, Callable[[np.ndarray, float, int, int], np.ndarray]] = {
-    "half_pixel": lambda i, scale, size, count: (i + 0.5) / scale - 0.5,
-    "align_corners": lambda i, scale, size, count: i * ((size - 1) / (count - 1)) if count > 1 else i * 0.0,
-    "asymmetric": lambda i, scale, size, count: i / scale,
-    "pytorch_half_pixel": lambda i, scale, size, count: (i + 0.5) / scale - 0.5 if count > 1 else i * 0.0,
-    "tf_half_pixel_for_nn": lambda i, scale, size, count: (i + 0.5) / scale,
+_COORDINATES: Mapping[str, Callable[[np.ndarray, float, float, int, int], np.ndarray]] = {
+    "half_pixel": lambda i, over, under, size, count: (i + 0.5) * over / under - 0.5,
+    "align_corners": lambda i, over, under, size, count: i * (size - 1) / (count - 1) if count > 1 else i * 0.0,
+    "asymmetric": lambda i, over, under, size, count: i * over / under,
+    "pytorch_half_pixel": lambda i, over, under, size, count: (i + 0.5) * over / under - 0.5 if count > 1 else i * 0.0,
+    "tf_half_pixel_for_nn": lambda i, over, under, size, count: (i + 0.5) * over / under,
 }
+"""Position in x of element i of the result, which is over/under elements of x wide: a fraction, so that whole positions are exact."""
+
 _ROUNDINGS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -59,19 +61,19 @@ def _taps(
 
     No weights: one element, taken as it is. All in float64, whatever the operand is.
     """
-    factor = count / size if scale is None else scale
-    at = _COORDINATES[coord](np.arange(count), factor, size, count)
+    over, under = (size, count) if scale is None else (1.0, scale)
+    at = _COORDINATES[coord](np.arange(count), over, under, size, count)
     if mode == "nearest":
         assert nearest_round is not None
         return np.clip(_ROUNDINGS[nearest_round](at), 0, size - 1).astype(np.intp)[:, None], None
     support, kernel = _FILTERS[mode]
     if coord == "align_corners" and count > 1:
-        factor = (count - 1) / (size - 1) if size > 1 else math.inf
-    shrink = min(1.0, factor) if antialias else 1.0
+        over, under = size - 1, count - 1
+    shrink = under / over if antialias and under < over else 1.0
     reach = support / shrink
     first = np.floor(at - reach).astype(np.intp) + 1
     # As many taps as the widest window has; one that a window does not have gets weight 0.
-    elements = first[:, None] + np.arange(math.ceil(2 * reach) if count else 0)
+    elements = first[:, None] + np.arange(math.ceil(2 * reach))
     weights = kernel((elements - at[:, None]) * shrink, cubic_a or 0.0)
     if exclude_outside:
         weights = np.where((elements >= 0) & (elements < size), weights, 0.0)
@@ -84,7 +86,7 @@ def _taps(
 def _resize(x: np.ndarray, *, sizes: tuple[int, ...], scales: tuple[float, ...] | None, data_layout: str, **attrs: Any) -> np.ndarray:
     y = x
     for axis, count, scale in zip(spatial_axes(x.ndim, data_layout), sizes, scales or (None,) * len(sizes), strict=True):
-        if y.size == 0 and count == 0:
+        if count == 0:
             y = np.zeros((*y.shape[:axis], count, *y.shape[axis + 1 :]), x.dtype)
             continue
         elements, weights = _taps(y.shape[axis], count, scale, **attrs)
@@ -208,12 +210,12 @@ define(
         case("f64", TensorType(DType.F64, _IMAGE), **_attrs("cubic", (7, 3))),
         case("f16", TensorType(DType.F16, _IMAGE), **_attrs("linear", (7, 3))),
     ),
-    doc="x resampled to sizes along its 1 to 3 spatial axes (layouts as max_pool), one axis after the other. Position i of the result lies at "
-    "coord in x, s the entry of scales, or where scales is null sizes / size: half_pixel (i+0.5)/s - 0.5; align_corners i*(size-1)/"
-    "(sizes-1); asymmetric i/s; pytorch_half_pixel as half_pixel but 0 for a result of 1; tf_half_pixel_for_nn (i+0.5)/s. nearest takes "
-    "the element at that position under nearest_round (half_down and half_up round to the nearest, ties as they say); linear mixes 2 "
-    "elements per axis; cubic 4, by Keys' kernel with a = cubic_a (-0.75 torch, -0.5 jax and tf). Beyond the edge the edge element repeats, "
-    "or with exclude_outside counts nothing and the other weights are scaled to 1. antialias: where the result is smaller the kernel is as "
-    "much wider and its weights are scaled to 1 (torch, jax and tf with exclude_outside). torch and tf: linear half_pixel or align_corners; "
-    "torch nearest is asymmetric with floor, tf and jax nearest tf_half_pixel_for_nn with floor.",
+    doc="x resampled to sizes along its 1 to 3 spatial axes (layouts as max_pool), one axis after the other. Position i of the result "
+    "lies at coord in x, s the entry of scales, or where scales is null sizes / size: half_pixel (i+0.5)/s - 0.5; align_corners "
+    "i*(size-1)/(sizes-1); asymmetric i/s; pytorch_half_pixel as half_pixel but 0 for a result of 1; tf_half_pixel_for_nn (i+0.5)/s. "
+    "nearest takes the element at that position under nearest_round (half_down and half_up round to the nearest, ties as they say); "
+    "linear mixes 2 elements per axis; cubic 4, by Keys' kernel with a = cubic_a (-0.75 torch, -0.5 jax and tf). Beyond the edge the edge "
+    "element repeats, or with exclude_outside counts nothing and the other weights are scaled to 1. antialias: where the result is "
+    "smaller the kernel is as much wider and its weights are scaled to 1 (torch, jax and tf with exclude_outside). torch and tf: linear "
+    "half_pixel or align_corners; torch nearest is asymmetric with floor, tf and jax nearest tf_half_pixel_for_nn with floor.",
 )

@@ -53,7 +53,7 @@ def _scatter_along_axis(
     at, outside = positions(indices, x.shape[axis], wrap_negative)
     if oob == "error":
         refuse_outside(indices, outside, axis, x.shape[axis])
-    full = [at if i == axis else np.broadcast_to(grid, at.shape) for i, grid in enumerate(np.indices(at.shape, sparse=True))]
+    full = [at if i == axis else own for i, own in enumerate(np.indices(at.shape))]
     kept = ~outside if oob == "drop" else np.ones(at.shape, np.bool_)
     return _write(x, tuple(index[kept] for index in full), updates[kept], reduce)
 
@@ -136,9 +136,9 @@ define(
         case("bool", TensorType(DType.BOOL, (3, 5)), _IN_RANGE, TensorType(DType.BOOL, (3, 3)), axis=1, **_attrs()),
     ),
     doc="y = x with y[i.., indices[i.., j, ..], ..] made updates[i.., j, ..] (none) or combined with it along axis: add, mul, max, min "
-    "(NaN wins). indices have the rank of x and on the other axes at most its sizes, updates the shape of indices. Of several updates of one "
-    "element all count, one after the other in row-major order; with none the last one stays (the frameworks leave that open). Negative "
-    "indices as in take; out of range is an error of the run (torch, tf), the nearest index (clamp) or no update (drop: jax).",
+    "(NaN wins). indices have the rank of x and on the other axes at most its sizes, updates the shape of indices. Of several updates of "
+    "one element all count, one after the other in row-major order; with none the last one stays (the frameworks leave that open). "
+    "Negative indices as in take; out of range is an error of the run (torch, tf), the nearest index (clamp) or no update (drop: jax).",
 )
 
 _POINTS = np.array([[0, 1], [2, 3], [0, 1], [-1, 2], [1, 9]])

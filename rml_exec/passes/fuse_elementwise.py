@@ -2,26 +2,66 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
+
 from rml_exec.ir.graph import Graph, Node
 from rml_exec.ops import get_op
 from rml_exec.passes.base import Pass
+from rml_exec.types import DType
 
 __all__ = ["FUSE_ELEMENTWISE"]
 
 
-def _groups(nodes: tuple[Node, ...]) -> list[list[Node]]:
+MAX_TENSORS = 32
+"""Most operands and results of a group together: what one call of the elementwise interpreter takes."""
+
+_FUSABLE_TYPES = (DType.F32, DType.I32, DType.BOOL)
+
+
+class _Group:
+    """A run of nodes that grows at its end, with its operands and results kept at hand."""
+
+    def __init__(self, reads: Mapping[str, int], kept: Collection[str]) -> None:
+        """Takes how often each value of the graph is read, and the values that are read by whoever runs it."""
+        self.members: list[Node] = []
+        self._reads, self._kept = reads, kept
+        self._operands: set[str] = set()
+        self._unread: dict[str, int] = {}  # value made inside -> reads not yet seen
+
+    def results(self) -> set[str]:
+        """Returns the members' values that are read outside."""
+        return {name for name, left in self._unread.items() if left or name in self._kept}
+
+    def takes(self, node: Node) -> bool:
+        """True if the group stays within bounds with this node."""
+        operands = self._operands | {name for name in node.reads() if name not in self._unread}
+        return len(operands) + len(self.results()) + len(node.outputs) <= MAX_TENSORS
+
+    def add(self, node: Node) -> None:
+        for name in node.reads():
+            if name in self._unread:
+                self._unread[name] -= 1
+            else:
+                self._operands.add(name)
+        self._unread.update((value.name, self._reads.get(value.name, 0)) for value in node.outputs)
+        self.members.append(node)
+
+
+def _groups(graph: Graph) -> list[_Group]:
     """Returns the nodes in order, cut into runs: maximal runs of elementwise nodes with one output shape, every other node alone."""
-    runs: list[list[Node]] = []
+    types, kept = graph.types(), graph.output_values()
+    reads = Counter(name for node in graph.nodes for name in node.reads())
+    groups: list[_Group] = []
     shape = None
-    for node in nodes:
+    for node in graph.nodes:
         op = get_op(node.op)
-        fusable = op.elementwise and not op.internal
-        if fusable and runs and shape == node.outputs[0].type.shape:
-            runs[-1].append(node)
-        else:
-            runs.append([node])
+        fusable = op.elementwise and not op.internal and all(types[name].dtype in _FUSABLE_TYPES for name in (*node.reads(), node.outputs[0].name))
+        if not (fusable and shape == node.outputs[0].type.shape and groups[-1].takes(node)):
+            groups.append(_Group(reads, kept))
+        groups[-1].add(node)
         shape = node.outputs[0].type.shape if fusable else None
-    return runs
+    return groups
 
 
 def _fused(members: list[Node], read_outside: set[str]) -> Node | None:
@@ -46,22 +86,14 @@ def _fused(members: list[Node], read_outside: set[str]) -> Node | None:
 
 
 def _fuse(graph: Graph) -> Graph:
-    last_reader = {name: node.name for node in graph.nodes for name in node.reads()}
-    results = graph.output_values()
     nodes: list[Node] = []
-    for members in _groups(graph.nodes):
-        names = {member.name for member in members}
-        read_outside = {
-            value.name
-            for member in members
-            for value in member.outputs
-            if value.name in results or (value.name in last_reader and last_reader[value.name] not in names)
-        }
-        group = _fused(members, read_outside) if len(members) > 1 else None
-        nodes.extend(members if group is None else [group])
+    for group in _groups(graph):
+        fused = _fused(group.members, group.results()) if len(group.members) > 1 else None
+        nodes.extend(group.members if fused is None else [fused])
     return graph.with_nodes(tuple(nodes))
 
 
 FUSE_ELEMENTWISE = Pass("fuse_elementwise", _fuse, fusion=True)
 """Two or more consecutive elementwise nodes with one output shape, connected or not, become one ``fused`` node. Its results are the members
-that are read outside the group; its label lists the members: ``fused(add,relu)``."""
+that are read outside the group; its label lists the members: ``fused(add,relu)``. A group holds f32, i32 and bool values and at most
+:data:`MAX_TENSORS` operands and results: what the native interpreter runs in one pass."""

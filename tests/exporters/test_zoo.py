@@ -90,7 +90,7 @@ def test_a_failed_model_does_not_stop_the_others(exported: list[str], tmp_path: 
 def test_what_is_finished_is_exported_again_only_by_force(exported: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--models", "good", "--out", str(tmp_path)]
     assert command.main(arguments) == 0
-    assert "3 nodes, 40 parameters" in capsys.readouterr().err
+    assert "3 nodes of 3 ops, 40 parameters" in capsys.readouterr().err
     assert command.main(arguments) == 0
     assert capsys.readouterr().err == "good: exported already\n"
     (tmp_path / "good.golden.safetensors").unlink()

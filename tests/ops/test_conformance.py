@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rml_exec.ops import Case, OpDef, all_ops
+from rml_exec import GraphBuilder
+from rml_exec.ops import Case, OpDef, all_ops, get_op
+from rml_exec.ops.decompose import decompose
+from rml_exec.runtime.reference import run_reference
 from rml_exec.types import DType, TensorType
 from tests.ops.operands import assert_within, infer_case, operands_of, run_case, types_of, widened
 
@@ -52,7 +55,7 @@ def test_f32_reference_is_within_tolerance_of_the_f64_reference(op: OpDef, case:
         assert_within(got, want, op.tolerance)
 
 
-@cases(lambda op, case: has(np.float16)(op, case) and op.name != "cast")
+@cases(lambda op, case: has(np.float16)(op, case) and op.name not in ("cast", "bitcast"))
 def test_half_is_the_single_result_rounded_once(op: OpDef, case: Case) -> None:
     operands = operands_of(op, case)
     single = [None if array is None else array.astype(np.float32) if array.dtype == np.float16 else array for array in operands]
@@ -84,7 +87,8 @@ def test_inplace_pairs_and_flops_make_sense(op: OpDef, case: Case) -> None:
     operands = operands_of(op, case)
     types = types_of(case, operands)
     outputs = infer_case(op, case, operands)
-    assert all(output < len(outputs) and operand < len(types) for output, operand in op.inplace)
+    if not op.variadic:
+        assert all(output < len(outputs) and operand < len(types) for output, operand in op.inplace)
     if op.flops is not None:
         flops = op.flops(types, outputs, case.attrs)
         assert isinstance(flops, int)
@@ -95,7 +99,38 @@ def test_inplace_pairs_and_flops_make_sense(op: OpDef, case: Case) -> None:
             "matmul",
             "linear",
             "attention",
+            "scatter_along_axis",
+            "scatter_nd",
+            "conv2d_transpose",
         )
+
+
+@cases(lambda op, case: op.expand is not None)
+def test_composite_is_its_decomposition(op: OpDef, case: Case) -> None:
+    operands = widened(operands_of(op, case))
+    builder = GraphBuilder("decomposition")
+    names = [None if array is None else builder.input("x", DType.of(array.dtype), array.shape) for array in operands]
+    results = decompose(builder, op.name, names, case.attrs)
+    for index, value in enumerate(results):
+        builder.output(f"y{index}", value)
+    graph = builder.build()
+    assert all(get_op(node.op).expand is None for node in graph.nodes), "a decomposition holds primitives only"
+    inputs = {name: array for name, array in zip(names, operands, strict=True) if name is not None and array is not None}
+    got = run_reference(graph, inputs, precision="f64")
+    wants = op.run_reference(operands, case.attrs)
+    assert len(wants) == len(results)
+    for index, want in enumerate(wants):
+        assert (got[f"y{index}"].dtype, got[f"y{index}"].shape) == (want.dtype, want.shape)
+        np.testing.assert_allclose(got[f"y{index}"], want, rtol=1e-12, atol=1e-13)
+
+
+def test_composites_are_those_of_the_set() -> None:
+    composites = """relu leaky_relu elu silu gelu softplus hard_sigmoid hard_swish batch_norm layer_norm rms_norm group_norm softmax
+    log_softmax attention lstm gru"""
+    assert [op.name for op in all_ops() if op.expand is not None] == composites.split()
+    builder = GraphBuilder("primitive")
+    with pytest.raises(ValueError, match="op add is primitive"):
+        decompose(builder, "add", [builder.input("a", "f32", (3,)), builder.input("b", "f32", (3,))], {})
 
 
 @pytest.mark.parametrize("op", all_ops(), ids=lambda op: op.name)

@@ -12,10 +12,12 @@ from rml_exec.types import DType, TensorType
 from tests.ops.operands import operands_of, types_of
 
 OP_NAMES = """
-neg abs floor ceil exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid erf erfc relu silu is_nan is_inf not sign round gelu clamp
-leaky_relu cast
-add sub mul pow max min and or xor div rem compare select reshape transpose broadcast slice reverse concat pad iota take reduce argreduce
-matmul linear conv2d max_pool avg_pool batch_norm layer_norm softmax log_softmax attention call cond while scan fused
+neg abs floor ceil exp expm1 log2 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc
+is_nan is_inf not sign round clamp relu leaky_relu elu silu gelu softplus hard_sigmoid hard_swish cast bitcast
+add sub mul pow max min and or xor div rem atan2 shift compare select reshape transpose broadcast slice reverse concat pad iota
+take take_along_axis gather_nd dynamic_slice scatter_along_axis scatter_nd dynamic_update_slice reduce argreduce sort topk cumulative
+matmul linear conv2d conv3d conv2d_transpose max_pool avg_pool resize batch_norm layer_norm rms_norm group_norm softmax log_softmax
+attention lstm gru call cond while scan fused
 """.split()  # noqa: SIM905  (a name per line would be longer than the rest of the test)
 WRONG = {
     "int": (1.5, True, "1", None),
@@ -23,6 +25,7 @@ WRONG = {
     "bool": (0, "true", None),
     "str": ("nonsense", 1, None),
     "ints": (1, [1], (1.5,), (True,), None),
+    "floats": (1.5, [1.5], ("1",), (True,), None),
     "pads": ((1, 1), ((1,),), [[1, 1]], None),
     "dtype": ("float32", 32, None),
     "strs": ("a", (1,), None),

@@ -4,6 +4,7 @@ from rml_exec.loading import GraphBuilder, check_graph
 from rml_exec.passes.base import run_passes
 from rml_exec.passes.fuse_elementwise import FUSE_ELEMENTWISE
 from rml_exec.runtime.reference import run_reference
+from tests.helpers.graphs import random_inputs
 
 
 def fused(build):
@@ -11,8 +12,7 @@ def fused(build):
     build(b)
     graph = b.build()
     result = run_passes(graph, [FUSE_ELEMENTWISE], check_graph)
-    rng = np.random.default_rng(1)
-    inputs = {value.name: rng.standard_normal(value.type.shape, np.float32) for value in graph.inputs}
+    inputs = random_inputs(graph)
     before, after = run_reference(graph, inputs, precision="f32"), run_reference(result, inputs, precision="f32")
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array)
@@ -82,3 +82,35 @@ def test_a_group_that_nothing_reads_is_left_alone():
         b.output("y", x)
 
     assert [node.op for node in fused(build).nodes] == ["neg", "exp"]
+
+
+def test_values_that_the_interpreter_lacks_stay_outside():
+    def build(b):
+        x, i = b.input("x", "f32", (4,)), b.input("i", "i64", (4,))
+        a = b.add("exp", [b.add("neg", [x])])
+        c = b.add("cast", [b.add("add", [i, i])], to="f32", f2i="saturate")
+        b.output("y", b.add("mul", [b.add("add", [a, c]), x]))
+
+    assert [node.label for node in fused(build).nodes] == ["fused(neg,exp)", "add", "cast", "fused(add,mul)"]
+
+
+def test_a_long_run_is_cut_where_it_would_have_too_many_operands():
+    def build(b):
+        y = b.input("x", "f32", (4,))
+        for i in range(40):
+            y = b.add("add", [y, b.input(f"x{i}", "f32", (4,))])
+        b.output("y", y)
+
+    nodes = fused(build).nodes
+    assert len(nodes) == 2
+    assert all(len(node.inputs) + len(node.outputs) <= 32 for node in nodes)
+
+
+def test_a_long_chain_is_one_group():
+    def build(b):
+        x = y = b.input("x", "f32", (4,))
+        for i in range(200):
+            y = b.add("add" if i % 2 else "mul", [y, x])
+        b.output("y", y)
+
+    assert len(fused(build).nodes) == 1
