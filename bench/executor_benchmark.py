@@ -103,15 +103,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="executor_benchmark",
         description=f"Times steady-state runs of the graphs in ${GRAPH_DIR}, else of the test models; options and JSON are Google Benchmark's.",
     )
-    switch = {"type": _flag, "nargs": "?", "const": True, "default": False, "metavar": "BOOL"}
+
+    def switch(name: str, help: str) -> None:
+        parser.add_argument(name, type=_flag, nargs="?", const=True, default=False, metavar="BOOL", help=help)
+
     parser.add_argument("--benchmark_filter", default="", metavar="REGEX", help="run what matches; a leading - runs what does not")
-    parser.add_argument("--benchmark_list_tests", **switch, help="print the names and stop")
+    switch("--benchmark_list_tests", "print the names and stop")
     parser.add_argument("--benchmark_min_time", type=_min_time, default=("s", 0.5), metavar="0.5s|100x", help="length of one repetition")
     parser.add_argument("--benchmark_min_warmup_time", type=float, default=0.1, metavar="SECONDS", help="runs before the first repetition")
     parser.add_argument("--benchmark_repetitions", type=_count, default=1, metavar="N")
-    parser.add_argument("--benchmark_enable_random_interleaving", **switch, help="repetitions of all benchmarks in random order")
-    parser.add_argument("--benchmark_report_aggregates_only", **switch, help="of several repetitions give mean, median, stddev and cv only")
-    parser.add_argument("--benchmark_display_aggregates_only", **switch, help="the same for standard output only")
+    switch("--benchmark_enable_random_interleaving", "repetitions of all benchmarks in random order")
+    switch("--benchmark_report_aggregates_only", "of several repetitions give mean, median, stddev and cv only")
+    switch("--benchmark_display_aggregates_only", "the same for standard output only")
     parser.add_argument("--benchmark_format", choices=("console", "json", "csv"), default="console")
     parser.add_argument("--benchmark_out", type=Path, metavar="FILE")
     parser.add_argument("--benchmark_out_format", choices=("console", "json", "csv"), default="json")
@@ -167,7 +170,8 @@ def run_benchmarks(benchmarks: Sequence[Benchmark], options: argparse.Namespace)
 def _aggregates(common: dict[str, Any], measured: dict[str, Any], times: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
     walls, cpus = zip(*times, strict=True)
     values = {name: (rule(walls), rule(cpus)) for name, rule in _AGGREGATES.items()}
-    values["cv"] = tuple(deviation / average if average else 0.0 for deviation, average in zip(values["stddev"], values["mean"], strict=True))
+    (wall, cpu), (wall_deviation, cpu_deviation) = values["mean"], values["stddev"]
+    values["cv"] = (wall_deviation / wall if wall else 0.0, cpu_deviation / cpu if cpu else 0.0)
     return [
         {
             **common,

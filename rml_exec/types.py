@@ -70,7 +70,7 @@ _NUMPY: dict[DType, np.dtype] = {
     DType.U64: np.dtype(np.uint64),
     DType.BOOL: np.dtype(np.bool_),
 }
-_FROM_NUMPY: dict[DType, np.dtype] = {numpy: dtype for dtype, numpy in _NUMPY.items() if dtype is not DType.BF16}
+_FROM_NUMPY: dict[np.dtype, DType] = {numpy: dtype for dtype, numpy in _NUMPY.items() if dtype is not DType.BF16}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""The torch models of the zoo: seeded weights, every statistic and bias randomised (zeros and ones would hide errors), evaluation mode."""
+"""The small torch models of the zoo: seeded weights, every statistic and bias randomised (zeros and ones would hide errors)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from exporters.models.torch_weights import randomised
 from exporters.models.zoo import zoo_model
 
 if TYPE_CHECKING:
@@ -12,24 +13,8 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-def _randomised(module: torch.nn.Module) -> torch.nn.Module:
-    """Draws a module's numbers anew: activations keep an rms near 1, no bias or statistic is 0 or 1. Returns it in evaluation mode."""
-    import torch
-
-    with torch.no_grad():
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            kind = name.rpartition(".")[2]
-            if tensor.dim() > 1:
-                torch.nn.init.kaiming_normal_(tensor)
-            elif kind == "running_var" or (kind == "weight" and tensor.dim() == 1):
-                tensor.uniform_(0.5, 1.5)
-            elif kind == "running_mean" or kind.endswith("bias"):
-                tensor.normal_(0, 0.1)
-    return module.eval()
-
-
-@zoo_model("torch_mlp", description="784-512-512-10, relu")
-def torch_mlp() -> tuple[Any, Any]:
+@zoo_model("torch_mlp", description="784-512-512-10, relu", default=True)
+def torch_mlp(batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn
 
@@ -42,11 +27,11 @@ def torch_mlp() -> tuple[Any, Any]:
             return self.layers(x)
 
     torch.manual_seed(1)
-    return _randomised(Mlp()), (torch.randn(1, 784),)
+    return randomised(Mlp()), (torch.randn(batch, 784),)
 
 
-@zoo_model("torch_cnn", description="three convolutions with batch norm, relu and pools on 3x32x32, 10 classes")
-def torch_cnn() -> tuple[Any, Any]:
+@zoo_model("torch_cnn", description="three convolutions with batch norm, relu and pools on 3x32x32, 10 classes", default=True)
+def torch_cnn(batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn
 
@@ -64,14 +49,14 @@ def torch_cnn() -> tuple[Any, Any]:
             return self.classifier(self.features(x).flatten(1))
 
     torch.manual_seed(2)
-    return _randomised(Cnn()), (torch.randn(1, 3, 32, 32),)
+    return randomised(Cnn()), (torch.randn(batch, 3, 32, 32),)
 
 
-@zoo_model("torch_transformer", description="nn.TransformerEncoder: 4 layers, width 256, 8 heads, gelu, 64 tokens")
-def torch_transformer() -> tuple[Any, Any]:
+@zoo_model("torch_transformer", description="nn.TransformerEncoder: 4 layers, width 256, 8 heads, gelu, 64 tokens", default=True)
+def torch_transformer(batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn
 
     torch.manual_seed(3)
     layer = nn.TransformerEncoderLayer(256, 8, 1024, activation="gelu", batch_first=True)
-    return _randomised(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)), (torch.randn(1, 64, 256),)
+    return randomised(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)), (torch.randn(batch, 64, 256),)

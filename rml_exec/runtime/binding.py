@@ -33,10 +33,9 @@ def bind_inputs(signature: Signature, inputs: Mapping[str, Any] | Sequence[Any])
         InputError: listing every input that is missing, extra, or of the wrong dtype or shape.
     """
     if len(inputs) == len(signature.names):
-        by_name = isinstance(inputs, Mapping)
+        given = map(inputs.get, signature.names) if isinstance(inputs, Mapping) else inputs
         arrays = []
-        for index, (name, dtype, shape) in enumerate(signature.expected):
-            array = inputs.get(name) if by_name else inputs[index]  # type: ignore[union-attr, call-overload]
+        for array, (_, dtype, shape) in zip(given, signature.expected, strict=True):
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
                 break
             arrays.append(array)

@@ -1,0 +1,57 @@
+"""Random weights for the torch models of the zoo, such that a wrong lowering shows and activations stay near an rms of 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["calibrated", "randomised"]
+
+
+def randomised(module: torch.nn.Module) -> torch.nn.Module:
+    """Draws a module's numbers anew: activations keep an rms near 1, no bias or statistic is 0 or 1. Returns it in evaluation mode."""
+    import torch
+
+    with torch.no_grad():
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            kind = name.rpartition(".")[2]
+            if not tensor.is_floating_point():
+                continue
+            if tensor.dim() > 1:
+                torch.nn.init.kaiming_normal_(tensor)
+            elif kind == "running_var" or (kind == "weight" and tensor.dim() == 1):
+                tensor.uniform_(0.5, 1.5)
+            elif kind == "running_mean" or "bias" in kind:
+                tensor.normal_(0, 0.1)
+    return module.eval()
+
+
+def calibrated(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> torch.nn.Module:
+    """Sets the statistics of a module's batch norms near what they see of the inputs, as training does; without that the activations of
+    deep networks vanish or explode.
+
+    It is computed in float64 and rounded to three digits, so that every machine gets the same numbers. Returns the module.
+    """
+    import torch
+
+    def set_statistics(norm: Any, arguments: tuple[torch.Tensor, ...]) -> None:
+        axes = [axis for axis in range(arguments[0].dim()) if axis != 1]
+        variance, mean = torch.var_mean(arguments[0], axes, correction=0)
+        mean += norm.running_mean * variance.sqrt()  # randomised: a tenth of the deviation off
+        variance = variance * norm.running_var + 1e-6
+        for statistic, value in ((norm.running_mean, mean), (norm.running_var, variance)):
+            statistic.copy_(torch.tensor([float(f"{number:.2e}") for number in value.tolist()]))
+
+    norms = [child for child in module.modules() if isinstance(child, torch.nn.BatchNorm2d)]
+    hooks = [norm.register_forward_pre_hook(set_statistics) for norm in norms]
+    try:
+        with torch.no_grad():
+            module.double()(*(tensor.double() for tensor in inputs))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        module.float()
+    return module
