@@ -15,7 +15,7 @@ import numpy as np
 
 from exporters.from_jax.context import TABLE, Context
 from exporters.from_jax.elementwise import scalar_value
-from exporters.from_jax.matching import made_by, view
+from exporters.from_jax.matching import View, made_by, rearranged, view
 from exporters.from_jax.program import Equation, Value, replaced
 
 __all__ = ["attention"]
@@ -174,21 +174,26 @@ def _match(equation: Equation, side: int, scores: _Scores, key: int) -> list[Equ
     free = [axis for axis in range(len(weights.shape)) if axis not in (*order, key)]
     own = [labels[axis] for axis in range(len(values.shape)) if axis not in (*batched[1 - side], *contracted[1 - side])]
     result = [*order, *free, *own] if side == 0 else [*order, *own, *free]
-    q, scale = _unscaled(q, scores.scale or 1.0)
+    q, scale = _unscaled(_through(q), scores.scale or 1.0)
+    k, v = _through(k), _through(v)
     rows = sorted(_numbers(q) - set(batch))
-    return replaced(
-        equation,
+    leading, query = [*batch, *rows[:-1]], rows[-1] if rows else None
+    sizes = {label: size for part in (q, k, v) for label, size in zip(part.labels, part.value.shape, strict=True)}
+    wanted = [*leading, query, _WIDTH]
+    y = Value(tuple(1 if label is None else sizes.get(label, 1) for label in wanted), equation.outputs[0].dtype)
+    made = replaced(
+        Equation("", (), (y,), {}, equation.where),
         "rml.attention",
         *(part.value for part in (q, k, v, scores.mask, scores.bias) if part is not None),
         parts=(q, k, v),
         scores=scores,
         scale=scale,
-        leading=(*batch, *rows[:-1]),
-        query=rows[-1] if rows else None,
+        leading=leading,
+        query=query,
         key=key,
-        sizes=weights.shape,
-        result=[label for label, size in zip(result, equation.outputs[0].shape, strict=True) if size != 1],
     )
+    axes = tuple(wanted.index(label) if size != 1 else None for label, size in zip(result, equation.outputs[0].shape, strict=True))
+    return made + rearranged(equation, View(y, axes))
 
 
 def _unscaled(part: _Part, scale: float) -> tuple[_Part, float]:
@@ -205,48 +210,56 @@ def _unscaled(part: _Part, scale: float) -> tuple[_Part, float]:
 
 @TABLE.lowers("rml.attention")
 def _attention(ctx: Context, eqn: Equation) -> str:
-    params, scores = eqn.params, eqn.params["scores"]
-    leading, query, key, sizes = (*params["leading"],), params["query"], params["key"], params["sizes"]
-    whole = [sizes[label] for label in leading]
+    params, query, key = eqn.params, eqn.params["query"], eqn.params["key"]
+    leading: Labels = (*params["leading"],)
     operands = []
     for part, last in zip(params["parts"], ((query, _DEPTH), (key, _DEPTH), (key, _WIDTH)), strict=True):
         arranged = _arranged(ctx, part, (*leading, *last))
-        operands.append(ctx.broadcast(arranged, (*whole, *ctx.shape(arranged)[-2:])))
-    mask, operand, fully_masked = _mask(ctx, scores, (*leading, query, key), [1 if query is None else sizes[query], sizes[key]])
-    y = ctx.add("attention", *operands, operand, scale=params["scale"], mask=mask, fully_masked=fully_masked)
-    present = [label for label in (*leading, query, _WIDTH) if label in params["result"]]
-    y = ctx.reshape(y, [size for size in ctx.shape(y) if size != 1])
-    return ctx.reshape(ctx.transpose(y, [present.index(label) for label in params["result"]]), eqn.outputs[0].shape)
+        operands.append(ctx.broadcast(arranged, (*eqn.outputs[0].shape[:-2], *ctx.shape(arranged)[-2:])))
+    mask, operand, fully_masked = _mask(ctx, params["scores"], (*leading, query, key))
+    result: str = ctx.add("attention", *operands, operand, scale=params["scale"], mask=mask, fully_masked=fully_masked)
+    return result
 
 
-def _arranged(ctx: Context, part: _Part, order: Labels) -> str:
-    """Returns an operand with its axes in this order; one that it lacks has size 1."""
+def _layout(part: _Part, order: Labels) -> tuple[list[int], list[int]]:
+    """Returns the permutation and then the shape that bring a value's axes into this order; an axis that it lacks has size 1."""
     found = [label for label in order if label is not None and label in part.labels]
     perm = [part.labels.index(label) for label in found]
     shape = [part.value.shape[part.labels.index(label)] if label in found else 1 for label in order]
+    return [*perm, *(axis for axis in range(len(part.labels)) if axis not in perm)], shape
+
+
+def _arranged(ctx: Context, part: _Part, order: Labels) -> str:
+    """Returns an operand with its axes in this order."""
+    perm, shape = _layout(part, order)
     if part.value.constant is not None:
-        rest = [axis for axis in range(len(part.labels)) if axis not in perm]
-        return ctx.constant(part.value.array().transpose([*perm, *rest]).reshape(shape), of=part.value, form=f"{perm} {shape}")
-    rest = [axis for axis in range(len(part.labels)) if axis not in perm]
-    return ctx.reshape(ctx.transpose(part.value, [*perm, *rest]), shape)
+        return ctx.constant(part.value.array().transpose(perm).reshape(shape), of=part.value, form=f"{perm} {shape}")
+    return ctx.reshape(ctx.transpose(part.value, perm), shape)
 
 
-def _mask(ctx: Context, scores: _Scores, order: Labels, sizes: list[int]) -> tuple[str, str | None, str]:
+def _mask(ctx: Context, scores: _Scores, order: Labels) -> tuple[str, str | None, str]:
     """Returns the kind of mask, its operand, and what a row gives that may attend to nothing."""
     bias = None if scores.bias is None else _arranged(ctx, _through(scores.bias), order)
     if scores.mask is None:
         return ("none" if bias is None else "additive"), bias, "nan"
     part = _bare(scores.mask)
-    empty = "nan" if scores.masked == -math.inf else "uniform"
-    if part.value.constant is not None:
-        allowed = part.value.array() != scores.inverted
-        if bias is None and allowed.squeeze().shape == (*sizes,) and np.array_equal(allowed.squeeze(), np.tri(*sizes, dtype=bool)):
+    inverted, empty = scores.inverted, "nan" if scores.masked == -math.inf else "uniform"
+    if part.value.constant is None:
+        mask = _arranged(ctx, part, order)
+    else:
+        perm, shape = _layout(part, order)
+        allowed, inverted = part.value.array().transpose(perm).reshape(shape) != inverted, False
+        for axis in range(len(shape) - 2):  # what is the same for every head or batch stands once
+            first = allowed.take([0], axis)
+            allowed = first if bool((allowed == first).all()) else allowed
+        if bias is None and allowed.size == math.prod(shape[-2:]) and np.array_equal(allowed.reshape(shape[-2:]), np.tri(*shape[-2:])):
             return "causal", None, "nan"
-    mask = _arranged(ctx, part, order)
+        empty = "nan" if allowed.any(-1).all() else empty
+        mask = ctx.constant(allowed, of=part.value, form=f"mask {perm} {shape}")
     if bias is not None:
         number = ctx.scalar(scores.masked, scores.product.value.dtype)
-        return "additive", ctx.add("select", mask, *((number, bias) if scores.inverted else (bias, number))), "nan"
-    return "bool", (ctx.add("not", mask) if scores.inverted else mask), empty
+        return "additive", ctx.add("select", mask, *((number, bias) if inverted else (bias, number))), "nan"
+    return "bool", (ctx.add("not", mask) if inverted else mask), empty
 
 
 def _bare(mask: _Part) -> _Part:

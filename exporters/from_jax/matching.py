@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from exporters.from_jax.elementwise import scalar_value
-from exporters.from_jax.program import Value
+from exporters.from_jax.program import Equation, Value, replaced
 
-__all__ = ["View", "factors", "made_by", "near", "reduced", "squared", "view"]
+__all__ = ["View", "factors", "made_by", "near", "rearranged", "reduced", "squared", "view"]
 
 _MAX_FACTORS = 6
 
@@ -108,6 +108,21 @@ def _steps(value: Value, inner: Value) -> list[int | None] | None:
             for axis, source in zip(outer, kept, strict=True):
                 found[axis] = source
     return [None if axis is None or inner.shape[axis] == 1 else axis for axis in found]
+
+
+def rearranged(equation: Equation, seen: View) -> list[Equation]:
+    """Returns the equations, a transpose and a reshape at most, that define the output of ``equation`` as this view, without repetition."""
+    (output,), source = equation.outputs, seen.source
+    moved = [axis for axis in seen.axes if axis is not None]
+    spare = iter(axis for axis in range(len(source.shape)) if axis not in moved)
+    if moved == sorted(moved):
+        return replaced(equation, "reshape", source)
+    if len(seen.axes) == len(source.shape):
+        return replaced(equation, "transpose", source, permutation=tuple(next(spare) if axis is None else axis for axis in seen.axes))
+    perm = (*moved, *spare)
+    turned = Value(tuple(source.shape[axis] for axis in perm), output.dtype)
+    first = Equation("", (), (turned,), {}, equation.where)
+    return replaced(first, "transpose", source, permutation=perm) + replaced(equation, "reshape", turned)
 
 
 def reduced(value: Value, primitive: str, x: Value) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from exporters.from_jax.attention import attention
 from exporters.from_jax.elementwise import before_broadcast, scalar_value
-from exporters.from_jax.matching import factors, made_by, near, reduced, view
+from exporters.from_jax.matching import factors, made_by, near, rearranged, reduced, view
 from exporters.from_jax.normalisation import batch_norm, layer_norm
 from exporters.from_jax.program import Equation, Program, Value, live, replaced
 
@@ -247,8 +247,17 @@ def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation
     return replaced(equation, "gather", x, raw, **equation.params, wrap_negative=True)
 
 
+def _one_view(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """Transposes, and reshapes that only move axes of size 1, one after the other: einsum leaves chains of them."""
+    if equation.primitive not in ("transpose", "reshape", "squeeze") or not made_by(equation.inputs[0], "transpose", "reshape", "squeeze"):
+        return None
+    seen = view(equation.outputs[0], repeats=False)
+    return rearranged(equation, seen) if seen.source not in (equation.outputs[0], equation.inputs[0]) else None
+
+
 Rule = Callable[[Equation, "Counter[Value]"], "list[Equation] | None"]
 _RULES: tuple[Rule, ...] = (
+    _one_view,
     _plain_reduction,
     _mean,
     _average_pool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from exporters.models.torch_weights import calibrated, randomised
@@ -42,7 +43,7 @@ def _resnet(seed: int, size: str, batch: int, *, layer_type: str, depths: list[i
     return _convolutional(ResNetForImageClassification(config), batch, 224 if size == "full" else 48)
 
 
-@zoo_model("torch_resnet18", description="ResNet-18 of transformers on 3x224x224, 1000 classes", parameters=11_699_112)
+@zoo_model("torch_resnet18", description="ResNet-18 of transformers on 3x224x224, 1000 classes", parameters=11_689_512)
 def torch_resnet18(size: str, batch: int) -> tuple[Any, Any]:
     return _resnet(4, size, batch, layer_type="basic", depths=[2, 2, 2, 2], widths=[64, 128, 256, 512])
 
@@ -70,7 +71,7 @@ def torch_efficientnet_b0(size: str, batch: int) -> tuple[Any, Any]:
 
     torch.manual_seed(7)
     full = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "image_size": 224, "hidden_dim": 1280, "num_labels": 1000}
-    tiny = {"width_coefficient": 0.25, "depth_coefficient": 0.3, "image_size": 64, "hidden_dim": 80, "num_labels": 10}
+    tiny = {"width_coefficient": 0.25, "depth_coefficient": 0.3, "image_size": 64, "hidden_dim": 320, "num_labels": 10}
     config = EfficientNetConfig(**(full if size == "full" else tiny))
     return _convolutional(EfficientNetForImageClassification(config), batch, config.image_size)
 
@@ -100,7 +101,7 @@ def torch_unet(size: str, batch: int) -> tuple[Any, Any]:
     class UNet(nn.Module):
         def __init__(self, widths: list[int]) -> None:
             super().__init__()
-            pairs = list(zip(widths, widths[1:], strict=False))
+            pairs = list(itertools.pairwise(widths))
             self.stem = twice(3, widths[0])
             self.down = nn.ModuleList(twice(above, below) for above, below in pairs)
             self.up = nn.ModuleList(nn.ConvTranspose2d(below, above, 2, stride=2) for above, below in reversed(pairs))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrated", "randomised"]
 
 
-def randomised(module: torch.nn.Module) -> torch.nn.Module:
+def randomised(module: Any) -> Any:
     """Draws a module's numbers anew: activations keep an rms near 1, no bias or statistic is 0 or 1. Returns it in evaluation mode."""
     import torch
 
@@ -29,7 +29,7 @@ def randomised(module: torch.nn.Module) -> torch.nn.Module:
     return module.eval()
 
 
-def calibrated(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> torch.nn.Module:
+def calibrated(module: Any, inputs: Sequence[torch.Tensor]) -> torch.nn.Module:
     """Sets the statistics of a module's batch norms near what they see of the inputs, as training does; without that the activations of
     deep networks vanish or explode.
 
