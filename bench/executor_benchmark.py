@@ -66,7 +66,9 @@ def register(folder: Path) -> list[Benchmark]:
         except RmlError as error:
             found.append(Benchmark(name, skipped=str(error)))
             continue
-        inputs = tuple(np.full(type_.shape, 0.5 if type_.dtype.is_float else 0, type_.dtype.numpy) for type_ in executor.input_types.values())
+        inputs = tuple(
+            np.full(type_.shape, 0.5 if type_.dtype.is_float else 0, type_.dtype.numpy) for type_ in executor.input_types.values()
+        )
         found.append(Benchmark(name, executor, inputs))
     return found
 
@@ -119,7 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--benchmark_out", type=Path, metavar="FILE")
     parser.add_argument("--benchmark_out_format", choices=("console", "json", "csv"), default="json")
     parser.add_argument("--benchmark_time_unit", choices=tuple(_UNITS), default="us")
-    parser.add_argument("--benchmark_context", type=_pair, action="append", default=[], metavar="KEY=VALUE", help="added to the context block")
+    parser.add_argument(
+        "--benchmark_context", type=_pair, action="append", default=[], metavar="KEY=VALUE", help="added to the context block"
+    )
     return parser
 
 
@@ -243,10 +247,14 @@ def _render(form: str, context: dict[str, Any], rows: Sequence[dict[str, Any]]) 
         if row.get("skipped"):
             lines.append(f"{row['name']:{width}} SKIPPED: {row['skip_message']}")
         elif row.get("aggregate_unit") == "percentage":
-            lines.append(f"{row['name']:{width}} {100 * row['real_time']:>12.2f} % {100 * row['cpu_time']:>12.2f} % {row['iterations']:>12}")
+            lines.append(
+                f"{row['name']:{width}} {100 * row['real_time']:>12.2f} % {100 * row['cpu_time']:>12.2f} % {row['iterations']:>12}"
+            )
         else:
             unit = row["time_unit"]
-            lines.append(f"{row['name']:{width}} {row['real_time']:>11.2f} {unit:>2} {row['cpu_time']:>11.2f} {unit:>2} {row['iterations']:>12}")
+            lines.append(
+                f"{row['name']:{width}} {row['real_time']:>11.2f} {unit:>2} {row['cpu_time']:>11.2f} {unit:>2} {row['iterations']:>12}"
+            )
     return "\n".join(lines) + "\n"
 
 

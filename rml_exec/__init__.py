@@ -1,9 +1,9 @@
 """A CPU graph executor: NumPy plus small, fast C kernels.
 
-    from rml_exec import Executor, load_graph
+from rml_exec import Executor, load_graph
 
-    executor = Executor.create(load_graph("models/graphs/torch_cnn"))
-    outputs = executor.run({"x": image})
+executor = Executor.create(load_graph("models/graphs/torch_cnn"))
+outputs = executor.run({"x": image})
 """
 
 from rml_exec.errors import (

@@ -38,9 +38,7 @@ class RmlError(Exception):
     exit_code = 2
 
     @classmethod
-    def of(
-        cls, where: str, rule: str, got: object = None, inputs: Mapping[str, object] | None = None, hint: str | None = None
-    ) -> RmlError:
+    def of(cls, where: str, rule: str, got: object = None, inputs: Mapping[str, object] | None = None, hint: str | None = None) -> RmlError:
         """Returns the error whose message is :func:`sentence` of the arguments."""
         return cls(sentence(where, rule, got, inputs, hint))
 

@@ -23,7 +23,7 @@ def _image(batch: int, size: int) -> tuple[torch.Tensor]:
 def _convolutional(model: Any, batch: int, size: int) -> tuple[Any, Any]:
     """Returns (model with weights, example image): the weights are the same for every batch."""
     model = randomised(model)
-    return calibrated(model, _image(1, size)), _image(batch, size)
+    return calibrated(model, _image(1 if size > 100 else 16, size)), _image(batch, size)
 
 
 def _resnet(seed: int, size: str, batch: int, *, layer_type: str, depths: list[int], widths: list[int]) -> tuple[Any, Any]:

@@ -41,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable on this machine",
     )
     parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, or its .json")
-    parser.add_argument("--inputs", type=Path, metavar="FILE", help="inputs, and outputs to check against (default MODEL.golden.safetensors)")
+    parser.add_argument(
+        "--inputs", type=Path, metavar="FILE", help="inputs, and outputs to check against (default MODEL.golden.safetensors)"
+    )
     parser.add_argument("--check", action="store_true", help="compare the outputs with the golden, under the golden's own tolerance")
     parser.add_argument("--rtol", type=_tolerance, metavar="R", help="relative tolerance instead of the golden's")
     parser.add_argument("--atol", type=_tolerance, metavar="A", help="absolute tolerance instead of the golden's")
@@ -50,8 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=_at_least(1), metavar="N", help="threads (default RML_NUM_THREADS, else all the process may use)")
     parser.add_argument("--profile", action="store_true", help="time per kind of step, slowest first")
     parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="turn every fusion off")
-    parser.add_argument("--numerics", choices=("fast", "exact"), default="fast", help="exact: IEEE, the same bits on every machine with FMA")
-    parser.add_argument("--show", choices=SHOWN, help="print the graph, the steps, the plan's actions or the memory plan instead of running")
+    parser.add_argument(
+        "--numerics", choices=("fast", "exact"), default="fast", help="exact: IEEE, the same bits on every machine with FMA"
+    )
+    parser.add_argument(
+        "--show", choices=SHOWN, help="print the graph, the steps, the plan's actions or the memory plan instead of running"
+    )
     parser.add_argument("--json", action="store_true", help="with --show: print JSON")
     parser.add_argument("--events", type=Path, metavar="FILE", help="write the event log of one profiled run, as JSON lines")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of one profiled run, for Perfetto or chrome://tracing")
@@ -75,7 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(model: str, shown: str | None, as_json: bool, options: RunOptions) -> int:
     if shown is not None:
         executor = options.create(model)
-        print(json.dumps(show_data(executor, shown), indent=1) if as_json else show_text(executor, shown), end="\n" if as_json else "", flush=True)
+        print(
+            json.dumps(show_data(executor, shown), indent=1) if as_json else show_text(executor, shown),
+            end="\n" if as_json else "",
+            flush=True,
+        )
         return 0
     report = run_model(model, options)
     if report.comparison is not None and report.comparison.reason:

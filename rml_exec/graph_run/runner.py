@@ -117,8 +117,10 @@ def load_golden(model: str | Path, path: Path | None = None) -> Golden:
     for key, found in graph_hashes(model_paths(model).graph).items():
         if key in golden.metadata and golden.metadata[key] != found:
             raise InputError.of(
-                str(source), f"is the golden of another model: its {key} must be that of {model}",
-                f"{golden.metadata[key][:12]}..., the model has {found[:12]}...", hint="export the model again",
+                str(source),
+                f"is the golden of another model: its {key} must be that of {model}",
+                f"{golden.metadata[key][:12]}..., the model has {found[:12]}...",
+                hint="export the model again",
             )
     return golden
 

@@ -19,7 +19,12 @@ def _graph_data(executor: Executor) -> dict[str, Any]:
         "outputs": {output.name: output.value for output in graph.outputs},
         "constants": {constant.name: str(constant.type) for constant in graph.constants},
         "nodes": [
-            {"op": node.op, "name": node.name, "inputs": list(node.inputs), "outputs": {value.name: str(value.type) for value in node.outputs}}
+            {
+                "op": node.op,
+                "name": node.name,
+                "inputs": list(node.inputs),
+                "outputs": {value.name: str(value.type) for value in node.outputs},
+            }
             for node in graph.nodes
         ],
     }
@@ -84,7 +89,9 @@ def _memory_text(executor: Executor) -> str:
 
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
-    return "".join("  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) + "\n" for row in (head, *rows))
+    return "".join(
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1])) + "\n" for row in (head, *rows)
+    )
 
 
 _TEXT: Mapping[str, Callable[[Executor], str]] = {"graph": _graph_text, "steps": _steps_text, "plan": _plan_text, "memory": _memory_text}

@@ -141,8 +141,11 @@ class Graph(Body):
 
     def with_nodes(self, nodes: tuple[Node, ...], constants: tuple[Constant, ...] | None = None) -> Graph:
         """Returns the graph with other nodes (and constants, when given): what a pass hands back. It is static and no longer the
-        one in the file: dims and path are dropped."""
-        return replace(self, nodes=nodes, constants=self.constants if constants is None else constants, dims={}, template=None, source_path=None)
+        one in the file: dims and path are dropped.
+        """
+        return replace(
+            self, nodes=nodes, constants=self.constants if constants is None else constants, dims={}, template=None, source_path=None
+        )
 
     def bind(self, **dims: int) -> Graph:
         """Returns the graph with other values for its symbolic dims; it holds for types only once ``rml_exec.loading.check_graph`` passes.

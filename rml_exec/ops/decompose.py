@@ -7,15 +7,27 @@ float64 for every case. A decomposition has the values of its op, not its accura
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from rml_exec.ir.builder import BodyBuilder
 from rml_exec.ops.registry import get_op
 from rml_exec.types import DType, TensorType
 
-__all__ = ["Primitives", "decompose"]
+__all__ = ["Builder", "Primitives", "decompose"]
+
+
+class Builder(Protocol):
+    """What a decomposition is written with, such as :class:`rml_exec.GraphBuilder`."""
+
+    def add(self, op: str, inputs: Sequence[str | None], **attrs: Any) -> Any:
+        """Adds a node and returns the name of its result, or a tuple of names."""
+
+    def constant(self, array: np.ndarray) -> str:
+        """Adds a constant and returns its name."""
+
+    def type(self, value: str) -> TensorType:
+        """Returns the type of a value."""
 
 
 class Primitives:
@@ -25,7 +37,7 @@ class Primitives:
     node's other operands.
     """
 
-    def __init__(self, builder: BodyBuilder) -> None:
+    def __init__(self, builder: Builder) -> None:
         self._builder = builder
 
     def __call__(self, op: str, *operands: str | float | None, **attrs: Any) -> Any:
@@ -64,7 +76,7 @@ class Primitives:
         return self.constant(np.asarray(value, dtype.numpy))
 
 
-def decompose(builder: BodyBuilder, op: str, operands: Sequence[str | None], attrs: Mapping[str, Any]) -> tuple[str, ...]:
+def decompose(builder: Builder, op: str, operands: Sequence[str | None], attrs: Mapping[str, Any]) -> tuple[str, ...]:
     """Writes the decomposition of a composite op into a graph under construction and returns the names of its results.
 
     Args:

@@ -40,5 +40,7 @@ def run_passes(graph: Graph, passes: Iterable[Pass], verify: Callable[[Graph], o
             try:
                 verify(graph)
             except RmlError as broken:
-                raise PassError(sentence(f"pass '{step.name}'", "left a graph that does not verify", str(broken), hint="this is a bug in rml_exec")) from broken
+                raise PassError(
+                    sentence(f"pass '{step.name}'", "left a graph that does not verify", str(broken), hint="this is a bug in rml_exec")
+                ) from broken
     return graph

@@ -63,7 +63,9 @@ class _Rewriter:
         if node.op == "batch_norm" and x in self._twins and node.attrs["axis"] == 1:
             return self._twin_node(node, (self._twins[x], *node.inputs[1:]), {**node.attrs, "axis": 3})
         if node.op == "concat" and all(name in self._twins for name in node.reads()):
-            return self._twin_node(node, tuple(self._twins[name] for name in node.reads()), {**node.attrs, "axis": _LAST_OF[node.attrs["axis"]]})
+            return self._twin_node(
+                node, tuple(self._twins[name] for name in node.reads()), {**node.attrs, "axis": _LAST_OF[node.attrs["axis"]]}
+            )
         if node.op == "reduce" and x in self._twins and sorted(node.attrs["axes"]) == [2, 3]:
             reduced = {**node.attrs, "axes": (1, 2)}
             if node.attrs["keepdims"]:

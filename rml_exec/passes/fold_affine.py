@@ -83,7 +83,11 @@ class _Folder:
         """Returns the per-channel nodes that follow, each the only reader of the one before, up to the last; empty unless one of them scales."""
         run: list[Node] = []
         value = node.outputs[0].name
-        while value not in self._results and len(readers := self._readers.get(value, [])) == 1 and self._is_per_channel(readers[0], value, node):
+        while (
+            value not in self._results
+            and len(readers := self._readers.get(value, [])) == 1
+            and self._is_per_channel(readers[0], value, node)
+        ):
             run.append(readers[0])
             value = readers[0].outputs[0].name
         return run if any(member.op in _SCALING for member in run) else []
@@ -98,7 +102,9 @@ class _Folder:
             return bool(node.attrs["axis"] == _channel_axis(source)) and node.inputs[0] == value
         if node.op == "div" and (node.attrs["rounding"] != "true" or node.inputs[0] != value):
             return False
-        return len(others) == 1 and varies_along_channels_alone(self._constants[others[0]].type.shape, source.outputs[0].type.shape, _channel_axis(source))
+        return len(others) == 1 and varies_along_channels_alone(
+            self._constants[others[0]].type.shape, source.outputs[0].type.shape, _channel_axis(source)
+        )
 
     def _folded(self, node: Node, run: list[Node]) -> Node:
         used = [self._constants[name].data for member in (node, *run) for name in member.reads() if name in self._constants]

@@ -56,7 +56,11 @@ def _groups(graph: Graph) -> list[_Group]:
     shape = None
     for node in graph.nodes:
         op = get_op(node.op)
-        fusable = op.elementwise and not op.internal and all(types[name].dtype in _FUSABLE_TYPES for name in (*node.reads(), node.outputs[0].name))
+        fusable = (
+            op.elementwise
+            and not op.internal
+            and all(types[name].dtype in _FUSABLE_TYPES for name in (*node.reads(), node.outputs[0].name))
+        )
         if not (fusable and shape == node.outputs[0].type.shape and groups[-1].takes(node)):
             groups.append(_Group(reads, kept))
         groups[-1].add(node)

@@ -122,7 +122,10 @@ class DimSolver:
         self.dims = tuple(template.dims)
         if unsolved := [name for name in self.dims if name not in self._found]:
             raise InputError.of(
-                f"graph '{graph.name}'", "every dim must be the length of some input's axis", f"none for {', '.join(unsolved)}", hint="bind it: graph.bind(...)"
+                f"graph '{graph.name}'",
+                "every dim must be the length of some input's axis",
+                f"none for {', '.join(unsolved)}",
+                hint="bind it: graph.bind(...)",
             )
 
     def solve(self, inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[int, ...]:
@@ -142,7 +145,9 @@ def _as_array(name: str, value: Any) -> np.ndarray:
     try:
         return np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
     except Exception as error:
-        raise InputError.of("run", f"input '{name}' must be an array, a buffer or a DLPack tensor", f"{type(value).__name__}: {error}") from error
+        raise InputError.of(
+            "run", f"input '{name}' must be an array, a buffer or a DLPack tensor", f"{type(value).__name__}: {error}"
+        ) from error
 
 
 def _describe(array: np.ndarray) -> str:

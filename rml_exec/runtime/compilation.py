@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rml_exec import _native
+from rml_exec.ir.derived import is_table
 from rml_exec.ir.graph import Body, Graph, Node
 from rml_exec.ops import get_op
-from rml_exec.plan.aliases import View, reads_contiguous, resolve_views
+from rml_exec.plan.aliases import View, resolve_views
 from rml_exec.plan.execution_plan import ExecutionPlan
 from rml_exec.plan.lifetimes import annotate
 from rml_exec.plan.memory import MemoryPlan, plan_memory
 from rml_exec.runtime import lower_attention, lower_conv, lower_data, lower_elementwise, lower_linear, lower_rows  # noqa: F401  (they register their lowerings)
 from rml_exec.runtime.control import ControlNode, ControlStep, Functions, Instruction, Program, lower_control, segmented
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, Part, Scratch, copy_step, get_lowering
-from rml_exec.ir.derived import is_table
 from rml_exec.runtime.places import ARENA, CONSTANT, INPUT, NOWHERE, OUTPUT, NumpyStep, Place, StridedValue
 from rml_exec.types import TensorType
 
@@ -222,9 +222,7 @@ class _Linker:
         type_ = self._types[name]
         return StridedValue(self._value(name), type_, tuple(stride * type_.dtype.itemsize for stride in self._views[name].strides))
 
-    def _append(
-        self, kind: int, params: Sequence[int], places: Sequence[Place], numpy_step: NumpyStep | ControlStep | None = None
-    ) -> None:
+    def _append(self, kind: int, params: Sequence[int], places: Sequence[Place], numpy_step: NumpyStep | ControlStep | None = None) -> None:
         triples = np.array([(place.space, place.index, place.byte_offset) for place in places], np.int64).reshape(-1, 3)
         self._program.append((kind, np.asarray(params, np.int64), triples, numpy_step))
         self._step_of.append(len(self._steps) - 1)

@@ -18,7 +18,7 @@ from rml_exec.ops import all_ops, get_op
 from rml_exec.ops.decompose import decompose
 from rml_exec.types import DType, TensorType
 
-__all__ = ["INSTRUCTIONS", "LANES", "LONG", "OPS", "SWAPPED", "VERY_LONG", "Instruction", "Program", "UnsupportedError"]
+__all__ = ["INSTRUCTIONS", "LANES", "LONG", "OPS", "SWAPPED", "VERY_LONG", "Instruction", "Program", "UnsupportedError", "selects"]
 
 LANES = (DType.F32, DType.I32, DType.BOOL)
 """Element types that programs work on."""
@@ -168,7 +168,7 @@ _Select = Callable[[Program, Node, list[str], DType], None]
 _SELECT: dict[str, _Select] = {}
 
 
-def _selects(*ops: str) -> Callable[[_Select], _Select]:
+def selects(*ops: str) -> Callable[[_Select], _Select]:
     """Registers the decorated ``(program, node, operand values, their dtype)`` for ops whose instructions depend on more than the name."""
 
     def register(function: _Select) -> _Select:
@@ -178,7 +178,7 @@ def _selects(*ops: str) -> Callable[[_Select], _Select]:
     return register
 
 
-@_selects("sign", "round", "gelu")
+@selects("sign", "round", "gelu")
 def _by_mode(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     name = {
         ("sign", "propagate"): "sign",
@@ -191,7 +191,7 @@ def _by_mode(program: Program, node: Node, operands: list[str], dtype: DType) ->
     program.add(name, *operands, result=node.outputs[0].name)
 
 
-@_selects("relu", "clamp")
+@selects("relu", "clamp")
 def _bounded(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     lo, hi = (0, None) if node.op == "relu" else (node.attrs["lo"], node.attrs["hi"])
     value = operands[0]
@@ -208,14 +208,14 @@ def _bounded(program: Program, node: Node, operands: list[str], dtype: DType) ->
     program.same_as[node.outputs[0].name] = value
 
 
-@_selects("leaky_relu")
+@selects("leaky_relu")
 def _leaky_relu(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     if dtype is not DType.F32:
         raise UnsupportedError
     program.add("leaky_relu", operands[0], program.constant(node.attrs["alpha"], dtype), result=node.outputs[0].name)
 
 
-@_selects("div")
+@selects("div")
 def _div(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     if dtype is not DType.F32:
         raise UnsupportedError
@@ -227,14 +227,14 @@ def _div(program: Program, node: Node, operands: list[str], dtype: DType) -> Non
         program.add("div" if rounding == "true" else f"div_{rounding}", *operands, result=node.outputs[0].name)
 
 
-@_selects("rem")
+@selects("rem")
 def _rem(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     if dtype is not DType.F32:
         raise UnsupportedError
     program.add(f"rem_{node.attrs['sign']}", *operands, result=node.outputs[0].name)
 
 
-@_selects("pow")
+@selects("pow")
 def _pow(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     if dtype is not DType.F32:
         raise UnsupportedError
@@ -247,7 +247,7 @@ def _pow(program: Program, node: Node, operands: list[str], dtype: DType) -> Non
         program.add("pow", *operands, result=node.outputs[0].name)
 
 
-@_selects("compare")
+@selects("compare")
 def _compare(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     (a, b), direction, result = operands, node.attrs["dir"], node.outputs[0].name
     if dtype is DType.F32:
@@ -267,12 +267,12 @@ def _compare(program: Program, node: Node, operands: list[str], dtype: DType) ->
         program.add("and" if direction in ("lt", "gt") else "or", program.add("not", low), high, result=result)
 
 
-@_selects("select")
+@selects("select")
 def _choose(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     program.add("select", *operands, result=node.outputs[0].name)
 
 
-@_selects("cast")
+@selects("cast")
 def _cast(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     (x,), to, f2i, result = operands, DType(node.attrs["to"]), node.attrs["f2i"], node.outputs[0].name
     if to is dtype:
@@ -290,14 +290,14 @@ def _cast(program: Program, node: Node, operands: list[str], dtype: DType) -> No
         raise UnsupportedError
 
 
-@_selects("bitcast")
+@selects("bitcast")
 def _bitcast(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     if {dtype, DType(node.attrs["to"])} - {DType.F32, DType.I32}:
         raise UnsupportedError
     program.same_as[node.outputs[0].name] = operands[0]
 
 
-@_selects("tan")
+@selects("tan")
 def _tan(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
     if dtype is not DType.F32:
         raise UnsupportedError

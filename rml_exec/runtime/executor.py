@@ -240,6 +240,8 @@ def _restore(source: str | Graph, hashes: Mapping[str, str], options: Mapping[st
     if isinstance(source, str):
         for key, found in graph_hashes(source).items():
             if hashes[key] != found:
-                raise InputError.of(source, f"must be the model that was pickled: its {key} must be {hashes[key][:12]}...", f"{found[:12]}...")
+                raise InputError.of(
+                    source, f"must be the model that was pickled: its {key} must be {hashes[key][:12]}...", f"{found[:12]}..."
+                )
         source = load_graph(source)
     return Executor.create(source, **options)

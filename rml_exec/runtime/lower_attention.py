@@ -40,7 +40,19 @@ def lower_attention(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     return [
         pack_k,
         gemm_step(
-            scores, q_operand, pack_k.operands[0], None, batch, length, keys, depth, q_strides[1], keys, q_strides[0], k_floats, length * keys
+            scores,
+            q_operand,
+            pack_k.operands[0],
+            None,
+            batch,
+            length,
+            keys,
+            depth,
+            q_strides[1],
+            keys,
+            q_strides[0],
+            k_floats,
+            length * keys,
         ),
         weigh,
         NativeStep("softmax", (batch * length, keys, 1, 0, int(fully_masked == "zero")), (scores, scores)),

@@ -37,7 +37,7 @@ def packed(b: np.ndarray, k: int, n: int, row_stride: int, col_stride: int, offs
 
 @lowers("linear")
 def lower_linear(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
-    """x [..., I] times weight, plus bias, as one GEMM over all rows of x."""
+    """X [..., I] times weight, plus bias, as one GEMM over all rows of x."""
     x, weight, bias = node.inputs
     result = node.outputs[0]
     assert x is not None and weight is not None

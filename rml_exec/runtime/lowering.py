@@ -16,7 +16,19 @@ from rml_exec.ir.graph import Node
 from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.types import TensorType
 
-__all__ = ["LowerContext", "Lowering", "NativeStep", "Operand", "Part", "Scratch", "copy_step", "float_bits", "get_lowering", "lowers", "registered_lowerings"]
+__all__ = [
+    "LowerContext",
+    "Lowering",
+    "NativeStep",
+    "Operand",
+    "Part",
+    "Scratch",
+    "copy_step",
+    "float_bits",
+    "get_lowering",
+    "lowers",
+    "registered_lowerings",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,9 @@ class LowerContext:
         return part
 
 
-def copy_step(dst: Operand, src: Operand, type_: TensorType, src_strides: Sequence[int], dst_strides: Sequence[int] | None = None) -> NativeStep:
+def copy_step(
+    dst: Operand, src: Operand, type_: TensorType, src_strides: Sequence[int], dst_strides: Sequence[int] | None = None
+) -> NativeStep:
     """Returns the step that copies a strided value; ``dst_strides`` default to C order."""
     dst_strides = contiguous_strides(type_.shape) if dst_strides is None else dst_strides
     return NativeStep("copy", (type_.dtype.itemsize, type_.rank, *type_.shape, *dst_strides, *src_strides), (dst, src))

@@ -20,8 +20,23 @@ def test_no_file_exceeds_800_lines():
     assert {str(path): n for path in code if (n := len(path.read_text().splitlines())) > 800} == {}
 
 
-@pytest.mark.parametrize("folder", ["rml_exec", "rml_exec/ir", "rml_exec/ops", "rml_exec/passes", "rml_exec/plan", "rml_exec/runtime",
-                                    "rml_exec/graph_run", "rml_exec/native", "exporters", "bench", "reports", "tests"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "rml_exec",
+        "rml_exec/ir",
+        "rml_exec/ops",
+        "rml_exec/passes",
+        "rml_exec/plan",
+        "rml_exec/runtime",
+        "rml_exec/graph_run",
+        "rml_exec/native",
+        "exporters",
+        "bench",
+        "reports",
+        "tests",
+    ],
+)
 def test_every_room_has_a_readme(folder):
     assert (ROOT / folder / "README.md").read_text().startswith("# ")
 
@@ -31,7 +46,11 @@ def test_every_lowering_belongs_to_an_op():
 
 
 def test_the_native_steps_are_those_of_the_table():
-    names = [line.split("(")[1].split(",")[0] for line in (ROOT / "rml_exec/native/kernels/steps.def").read_text().splitlines() if line.startswith("RML_STEP(")]
+    names = [
+        line.split("(")[1].split(",")[0]
+        for line in (ROOT / "rml_exec/native/kernels/steps.def").read_text().splitlines()
+        if line.startswith("RML_STEP(")
+    ]
     assert list(_native.step_kinds()) == names
 
 

@@ -152,7 +152,12 @@ def test_a_missing_model_is_one_sentence(capsys, tmp_path):
 def test_as_a_module_it_writes_nothing_but_its_line(model):
     before = sorted(path.name for path in model.parent.iterdir())
     done = subprocess.run(
-        [sys.executable, "-m", "rml_exec.graph_run", str(model), "--check"], capture_output=True, text=True, check=True, cwd=model.parent, env=os.environ
+        [sys.executable, "-m", "rml_exec.graph_run", str(model), "--check"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=model.parent,
+        env=os.environ,
     )
     assert done.stderr == ""
     assert json.loads(done.stdout)["check"] == "pass"
@@ -161,7 +166,11 @@ def test_as_a_module_it_writes_nothing_but_its_line(model):
 
 def test_an_instruction_set_that_the_machine_lacks_is_exit_code_5(model):
     done = subprocess.run(
-        [sys.executable, "-m", "rml_exec.graph_run", str(model)], capture_output=True, text=True, check=False, env={**os.environ, "RML_ISA": "mmx"}
+        [sys.executable, "-m", "rml_exec.graph_run", str(model)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "RML_ISA": "mmx"},
     )
     assert done.returncode == 5
     assert "RML_ISA" in done.stderr

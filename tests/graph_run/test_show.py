@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_the_plan_lists_every_action(executor):
 def test_memory_shows_each_buffer_inside_the_arena(executor):
     found = show_data(executor, "memory")
     assert found["buffers"]
-    assert all(0 <= buffer["offset"] and buffer["offset"] + buffer["bytes"] <= found["arena_bytes"] for buffer in found["buffers"])
+    assert all(buffer["offset"] >= 0 and buffer["offset"] + buffer["bytes"] <= found["arena_bytes"] for buffer in found["buffers"])
     assert found["lower_bound_bytes"] <= found["arena_bytes"]
     assert max(live for _, live in found["live"]) == found["peak_bytes"]
 
@@ -63,7 +64,7 @@ def test_the_trace_has_a_slice_per_step_and_the_bytes_alive(executor, profile):
     events = trace_of(executor, profile)["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
     assert [event["name"] for event in slices] == [step.label for step in executor.steps]
-    for one, other in zip(slices, slices[1:], strict=False):
+    for one, other in pairwise(slices):
         assert other["ts"] == pytest.approx(one["ts"] + one["dur"])
     counters = [event for event in events if event["ph"] == "C"]
     assert max(event["args"]["bytes"] for event in counters) == executor.memory.peak_bytes

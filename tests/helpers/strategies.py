@@ -86,7 +86,11 @@ def _select(draw, b, rng, x, values):
 
 def _reshape(draw, b, rng, x, values):
     shape = b.type(x).shape
-    return b.add("reshape", [x], shape=draw(st.sampled_from(((int(np.prod(shape)),), (1, *shape), (*shape[:-2], int(np.prod(shape[-2:]))), shape[::-1]))))
+    return b.add(
+        "reshape",
+        [x],
+        shape=draw(st.sampled_from(((int(np.prod(shape)),), (1, *shape), (*shape[:-2], int(np.prod(shape[-2:]))), shape[::-1]))),
+    )
 
 
 def _transpose(draw, b, rng, x, values):
@@ -155,7 +159,9 @@ def _conv(draw, b, rng, x, values):
 
 def _max_pool(draw, b, rng, x, values):
     layout = draw(st.sampled_from(("NCHW", "NHWC")))
-    return b.add("max_pool", [x], window=(2, 2), strides=(1, 1), pads=((1, 0), (0, 1)), dilations=(1, 1), data_layout=layout, nan="propagate")
+    return b.add(
+        "max_pool", [x], window=(2, 2), strides=(1, 1), pads=((1, 0), (0, 1)), dilations=(1, 1), data_layout=layout, nan="propagate"
+    )
 
 
 _KINDS = {

@@ -67,7 +67,9 @@ def test_exact_gives_the_same_bits_on_every_instruction_set_with_fma_and_any_thr
     )
     isas = [isa for isa in isa_info()["available"] if isa != "baseline"]
     bits = {
-        isa: subprocess.run([sys.executable, "-c", code, str(export(name))], check=True, capture_output=True, env={**os.environ, "RML_ISA": isa}).stdout
+        isa: subprocess.run(
+            [sys.executable, "-c", code, str(export(name))], check=True, capture_output=True, env={**os.environ, "RML_ISA": isa}
+        ).stdout
         for isa in isas
     }
     for output in bits.values():

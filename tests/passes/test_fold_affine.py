@@ -84,7 +84,11 @@ def test_adds_alone_are_not_its_business():
 def test_what_must_stay(what):
     def build(b):
         y = conv(b, oc=6)
-        scale = b.input("s", "f32", (6,)) if what == "run-time scale" else b.constant(positive(*((5, 6, 1) if what == "other axis" else (6,))), name="s")
+        scale = (
+            b.input("s", "f32", (6,))
+            if what == "run-time scale"
+            else b.constant(positive(*((5, 6, 1) if what == "other axis" else (6,))), name="s")
+        )
         b.output("y", b.add("div", [scale, y], rounding="true") if what == "divided by it" else b.add("mul", [y, scale]))
         if what == "output":
             b.output("conv", y)

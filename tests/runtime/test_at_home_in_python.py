@@ -200,4 +200,8 @@ def test_a_run_opens_no_socket_and_writes_nothing(model):
     assert done.stdout == done.stderr == b""
     lines = log.read_text().splitlines()
     assert any("tiny_cnn.json" in line for line in lines)
-    assert [line for line in lines if any(call in line for call in ("socket(", "connect(", "write", "creat(", "O_WRONLY", "O_RDWR", "unlink(", "rename("))] == []
+    assert [
+        line
+        for line in lines
+        if any(call in line for call in ("socket(", "connect(", "write", "creat(", "O_WRONLY", "O_RDWR", "unlink(", "rename("))
+    ] == []

@@ -22,7 +22,8 @@ CASES = [
     pytest.param(op, case, id=f"{op.name}-{case.id}")
     for op in all_ops()
     for case in op.cases
-    if not any(getattr(operand, "dtype", None) is DType.BF16 for operand in case.inputs) and not any(op.calls(case.attrs))  # see test_control.py
+    if not any(getattr(operand, "dtype", None) is DType.BF16 for operand in case.inputs)
+    and not any(op.calls(case.attrs))  # see test_control.py
 ]
 
 
@@ -80,7 +81,20 @@ def test_the_executor_gives_what_the_op_means(op, case, constant):
 @pytest.mark.skipif("RML_ISA" in os.environ, reason="this is the run for one instruction set")
 @pytest.mark.parametrize("isa", [isa for isa in isa_info()["available"] if isa != isa_info()["name"]])
 def test_the_same_on_every_other_instruction_set(isa):
-    run = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(Path(__file__)), "--rootdir", str(Path(__file__).parents[2])]
-    done = subprocess.run(run, env={**os.environ, "RML_ISA": isa}, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    run = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        str(Path(__file__)),
+        "--rootdir",
+        str(Path(__file__).parents[2]),
+    ]
+    done = subprocess.run(
+        run, env={**os.environ, "RML_ISA": isa}, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout

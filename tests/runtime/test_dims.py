@@ -67,7 +67,7 @@ def test_intermediates_follow_the_shape(graph):
 @pytest.mark.parametrize("shape", [(65, 8), (0, 8), (3, 9), (8,)])
 def test_a_shape_that_does_not_fit_is_named(tmp_path, shape):
     executor = Executor.create(with_batch(mlp_graph(), tmp_path / "model", high=64))
-    with pytest.raises(InputError, match="batch|'x'"):
+    with pytest.raises(InputError, match=r"batch|'x'"):
         executor.run([np.zeros(shape, np.float32)])
     assert executor.run([np.zeros((3, 8), np.float32)])["y"].shape == (3, 4)
 
