@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -152,6 +151,8 @@ def _attr_kinds(op: str) -> dict[str, str]:
 
 
 def _no_such_op(name: str) -> str:
+    import difflib  # only where something is wrong already
+
     similar = difflib.get_close_matches(name, [op.name for op in all_ops()], 3)
     return f"there is no op '{name}'" + (f" (similar: {', '.join(similar)})" if similar else "")
 

@@ -17,7 +17,7 @@ import numpy as np
 from exporters import __version__
 from exporters.bundle import ExportSummary, write_export
 from exporters.errors import ExportError, UnsupportedOperatorsError, import_framework
-from exporters.from_jax import contraction, control, elementwise, rearranging, reduction  # their import fills the table  # noqa: F401
+from exporters.from_jax import contraction, control, elementwise, indexing, rearranging, reduction  # their import fills the table  # noqa: F401
 from exporters.from_jax.context import Context, dtype_name
 from exporters.from_jax.patterns import recognise
 from exporters.from_jax.program import Value, address, flatten, on_cpu

@@ -175,6 +175,8 @@ def _match(equation: Equation, side: int, scores: _Scores, key: int) -> list[Equ
     own = [labels[axis] for axis in range(len(values.shape)) if axis not in (*batched[1 - side], *contracted[1 - side])]
     result = [*order, *free, *own] if side == 0 else [*order, *own, *free]
     q, scale = _unscaled(_through(q), scores.scale or 1.0)
+    scores.mask = scores.mask and _bare(scores.mask)
+    scores.bias = scores.bias and _through(scores.bias)
     k, v = _through(k), _through(v)
     rows = sorted(_numbers(q) - set(batch))
     leading, query = [*batch, *rows[:-1]], rows[-1] if rows else None
@@ -239,10 +241,10 @@ def _arranged(ctx: Context, part: _Part, order: Labels) -> str:
 
 def _mask(ctx: Context, scores: _Scores, order: Labels) -> tuple[str, str | None, str]:
     """Returns the kind of mask, its operand, and what a row gives that may attend to nothing."""
-    bias = None if scores.bias is None else _arranged(ctx, _through(scores.bias), order)
+    bias = None if scores.bias is None else _arranged(ctx, scores.bias, order)
     if scores.mask is None:
         return ("none" if bias is None else "additive"), bias, "nan"
-    part = _bare(scores.mask)
+    part = scores.mask
     inverted, empty = scores.inverted, "nan" if scores.masked == -math.inf else "uniform"
     if part.value.constant is None:
         mask = _arranged(ctx, part, order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -76,34 +77,88 @@ def _contracts_first(free: tuple[int, ...], contract: tuple[int, ...]) -> bool:
 
 @TABLE.lowers("conv_general_dilated")
 def _conv(ctx: Context, eqn: Equation) -> str:
-    """Convolution with one or two spatial axes; NHWC and NCHW run as they are, other layouts between transposes."""
+    """Convolution with one to three spatial axes; NHWC and NCHW run as they are, other layouts between transposes."""
     params, output = eqn.params, eqn.outputs[0]
     numbers = params["dimension_numbers"]
     spatial = len(params["window_strides"])
-    if spatial not in (1, 2):
+    if spatial not in (1, 2, 3):
         raise RefusedError(f"convolution over {spatial} spatial axes")
-    if set(params["lhs_dilation"]) - {1}:
-        raise RefusedError("a convolution with lhs_dilation (transposed convolution) has no lowering yet")
     if params["batch_group_count"] != 1:
-        raise RefusedError("a convolution with batch_group_count")
+        raise RefusedError("a convolution with batch_group_count, which only gradients have")
     layout = "NCHW" if tuple(numbers.lhs_spec) == tuple(range(spatial + 2)) else "NHWC"
     # A spec gives the positions of batch, channels and spatial axes; (N, C, spatial) and (N, spatial, C) are orders of those.
     ordered = [0, 1, *range(2, spatial + 2)] if layout == "NCHW" else [0, *range(2, spatial + 2), 1]
     x = ctx.transpose(ctx.cast(eqn.inputs[0], output.dtype), [numbers.lhs_spec[role] for role in ordered])
-    pads = [(int(low), int(high)) for low, high in params["padding"]]
-    window = [list(map(int, params["window_strides"])), list(map(int, params["rhs_dilation"]))]
-    x, pads = _cropped(ctx, x, pads, layout)
-    weight_shape = [eqn.inputs[1].shape[axis] for axis in numbers.rhs_spec]
+    window = _Window(
+        sizes=[eqn.inputs[1].shape[axis] for axis in numbers.rhs_spec[2:]],
+        strides=[int(stride) for stride in params["window_strides"]],
+        pads=[(int(low), int(high)) for low, high in params["padding"]],
+        dilations=[int(dilation) for dilation in params["rhs_dilation"]],
+        spread=[int(dilation) for dilation in params["lhs_dilation"]],
+    )
     if spatial == 1:  # an axis of size 1 makes it two
         at = 2 if layout == "NCHW" else 1
         x = ctx.reshape(x, [*ctx.shape(x)[:at], 1, *ctx.shape(x)[at:]])
-        weight_shape, pads, window = [*weight_shape[:2], 1, weight_shape[2]], [(0, 0), *pads], [[1, *window[0]], [1, *window[1]]]
-    weight = _conv_weight(ctx, eqn.inputs[1], numbers.rhs_spec, weight_shape, output)
-    strides, dilations = window
-    groups = params["feature_group_count"]
-    y = ctx.add("conv2d", x, weight, None, strides=strides, pads=pads, dilations=dilations, groups=groups, data_layout=layout)
+        window = _Window([1, *window.sizes], [1, *window.strides], [(0, 0), *window.pads], [1, *window.dilations], [1, *window.spread])
+    groups = int(params["feature_group_count"])
+    if set(window.spread) == {1}:
+        y = _plain_conv(ctx, eqn, x, window, groups, layout)
+    elif window.transposes() and eqn.inputs[1].constant is not None:
+        weight = _transposed_weight(ctx, eqn.inputs[1], numbers.rhs_spec, window, groups, output)
+        attrs = {"strides": window.spread, "dilations": window.dilations, "output_padding": [0, 0], "groups": groups}
+        y = ctx.add("conv2d_transpose", x, weight, None, pads=window.cut(), data_layout=layout, **attrs)
+    else:
+        y = _plain_conv(ctx, eqn, _spread(ctx, x, window, layout), window, groups, layout)
     placed = [numbers.out_spec[role] for role in ordered]
     return ctx.transpose(ctx.reshape(y, [output.shape[axis] for axis in placed]), [placed.index(axis) for axis in range(len(placed))])
+
+
+@dataclass(slots=True)
+class _Window:
+    """How a kernel moves over the spatial axes; ``spread`` is how far apart the elements of x are set, lhs_dilation."""
+
+    sizes: list[int]
+    strides: list[int]
+    pads: list[tuple[int, int]]
+    dilations: list[int]
+    spread: list[int]
+
+    def cut(self) -> list[tuple[int, int]]:
+        """Returns what a transposed convolution cuts off its full result to give the same."""
+        reach = [(size - 1) * dilation for size, dilation in zip(self.sizes, self.dilations, strict=True)]
+        return [(full - low, full - high) for full, (low, high) in zip(reach, self.pads, strict=True)]
+
+    def transposes(self) -> bool:
+        """True if it is a transposed convolution: steps of 1 over a spread x, and no more padding than the kernel reaches."""
+        return len(self.sizes) == 2 and set(self.strides) == {1} and min(map(min, self.cut())) >= 0
+
+
+def _plain_conv(ctx: Context, eqn: Equation, x: str, window: _Window, groups: int, layout: str) -> str:
+    x, pads = _cropped(ctx, x, window.pads, layout)
+    weight = eqn.inputs[1]
+    spec = eqn.params["dimension_numbers"].rhs_spec
+    shape = [weight.shape[spec[0]], weight.shape[spec[1]], *window.sizes]
+    kernel = _conv_weight(ctx, weight, spec, shape, eqn.outputs[0])
+    attrs = {"strides": window.strides, "pads": pads, "dilations": window.dilations, "groups": groups, "data_layout": layout}
+    return str(ctx.add("conv3d" if len(window.sizes) == 3 else "conv2d", x, kernel, None, **attrs))
+
+
+def _spread(ctx: Context, x: str, window: _Window, layout: str) -> str:
+    """Sets zeros between the elements of x."""
+    rank = len(ctx.shape(x))
+    none, interior = [0] * rank, [0] * rank
+    for axis, spread in enumerate(window.spread, 2 if layout == "NCHW" else 1):
+        interior[axis] = spread - 1
+    return str(ctx.add("pad", x, mode="constant", low=none, high=none, interior=interior, value=0))
+
+
+def _transposed_weight(ctx: Context, weight: Value, spec: Sequence[int], window: _Window, groups: int, output: Value) -> str:
+    """Returns the kernel in the order IOHW of conv2d_transpose, which does not turn it round as this way of writing it does."""
+    array = weight.array().transpose(spec).astype(output.dtype)
+    outputs, inputs = array.shape[:2]
+    array = array.reshape(groups, outputs // groups, inputs, *window.sizes)[..., ::-1, ::-1].swapaxes(1, 2)
+    array = array.reshape(groups * inputs, outputs // groups, *window.sizes)
+    return ctx.constant(array, of=weight, form=f"IOHW {tuple(spec)} {groups} {output.dtype}")
 
 
 def _cropped(ctx: Context, x: str, pads: list[tuple[int, int]], layout: str) -> tuple[str, list[tuple[int, int]]]:

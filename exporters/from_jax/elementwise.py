@@ -11,8 +11,16 @@ from exporters.from_jax.program import Equation, Value
 
 __all__ = ["before_broadcast", "scalar_value"]
 
-_SAME_NAME = ("abs", "ceil", "cos", "erf", "erfc", "exp", "expm1", "floor", "log", "log1p", "neg", "not", "rsqrt", "sin", "sqrt", "tanh")
-_BINARY = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+_SAME_NAME = (
+    *("abs", "ceil", "cos", "erf", "erfc", "exp", "expm1", "floor", "log", "log1p", "neg", "not", "rsqrt", "sin", "sqrt", "tanh"),
+    *("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"),
+)
+_BINARY = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "atan2": "atan2"}
+_SHIFTS = {
+    "shift_left": {"dir": "left", "arithmetic": False},
+    "shift_right_logical": {"dir": "right", "arithmetic": False},
+    "shift_right_arithmetic": {"dir": "right", "arithmetic": True},
+}
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -54,6 +62,26 @@ def _unary(ctx: Context, eqn: Equation) -> str:
 @TABLE.lowers(*_BINARY)
 def _binary(ctx: Context, eqn: Equation) -> str:
     return ctx.add(_BINARY[eqn.primitive], *_operands(eqn))
+
+
+@TABLE.lowers(*_SHIFTS)
+def _shift(ctx: Context, eqn: Equation) -> str:
+    return ctx.add("shift", *_operands(eqn), **_SHIFTS[eqn.primitive])
+
+
+@TABLE.lowers("bitcast_convert_type")
+def _bitcast(ctx: Context, eqn: Equation) -> str:
+    x, output = eqn.inputs[0], eqn.outputs[0]
+    if np.dtype(x.dtype).itemsize != np.dtype(output.dtype).itemsize:
+        raise RefusedError(f"bits of {x.dtype} read as {output.dtype}, which is of another width")
+    return ctx.name(x) if x.dtype == output.dtype else ctx.add("bitcast", x, to=ctx.dtype(output))
+
+
+@TABLE.lowers("cbrt")
+def _cbrt(ctx: Context, eqn: Equation) -> str:
+    x = eqn.inputs[0]
+    root = ctx.add("pow", ctx.add("abs", x), ctx.scalar(1 / 3, x.dtype))
+    return ctx.add("mul", ctx.add("sign", x, nan="propagate"), root)
 
 
 @TABLE.lowers(*_COMPARISONS)

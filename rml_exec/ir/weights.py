@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -169,7 +168,7 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         GraphFormatError: no such folder, no space, no permission.
     """
     path = Path(path)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         with open(beside, "xb") as file:
             yield file

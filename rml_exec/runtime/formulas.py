@@ -1,7 +1,7 @@
 """Elementwise formulas: nodes that are written for the elementwise interpreter rather than read from a graph.
 
-A lowering uses a :class:`Formula` for the arithmetic of its steps; an elementwise op that has no instruction of its own is selected as the
-formula that its composite record or this module gives.
+A lowering uses a :class:`Formula` for the arithmetic of its steps. Primitive ops that have no instruction of their own are formulas too, those
+at the end of this module.
 """
 
 from __future__ import annotations
@@ -90,15 +90,35 @@ def _signed(p: Primitives, x: str, y: str) -> str:
     return p("mul", p("sign", x, nan="propagate"), y)
 
 
-def _atan(p: Primitives, x: str) -> str:
-    a = p("abs", x)
+def _atan_positive(p: Primitives, a: str) -> str:
+    """Returns atan of a value that is not negative."""
     far, middle = p("compare", a, 2.414213562373095, dir="gt"), p("compare", a, 0.4142135623730950, dir="gt")
     turned = p("div", -1.0, a, rounding="true")
     shifted = p("div", p("sub", a, 1.0), p("add", a, 1.0), rounding="true")
     reduced = p("select", far, turned, p("select", middle, shifted, a))
-    base = p("select", far, math.pi / 2, p("select", middle, p("mul", p("abs", p("sign", x, nan="propagate")), math.pi / 4), 0.0))
+    zero = p("sub", reduced, reduced)
+    base = p("select", far, p("add", zero, math.pi / 2), p("select", middle, p("add", zero, math.pi / 4), zero))
     series = p("mul", _polynomial(p, p("mul", reduced, reduced), _ATAN), reduced)
-    return _signed(p, x, p("add", base, p("add", series, reduced)))
+    return p("add", base, p("add", series, reduced))
+
+
+def _atan(p: Primitives, x: str) -> str:
+    return _signed(p, x, _atan_positive(p, p("abs", x)))
+
+
+def _is_negative(p: Primitives, x: str) -> str:
+    """Returns where the sign bit is set, of -0.0 too."""
+    bits = p("bitcast", x, to="i32")
+    return p("compare", bits, p.constant(np.zeros((), np.int32)), dir="lt")
+
+
+def _atan2(p: Primitives, y: str, x: str) -> str:
+    across, along = p("abs", y), p("abs", x)
+    far = p("and", p("is_inf", x), p("is_inf", y))
+    angle = p("select", far, math.pi / 4, _atan_positive(p, p("div", across, along, rounding="true")))
+    angle = p("select", p("compare", across, 0.0, dir="eq"), across, angle)  # also where along is 0
+    angle = p("select", _is_negative(p, x), p("sub", math.pi, angle), angle)
+    return p("select", p("is_nan", x), x, p("select", _is_negative(p, y), p("neg", angle), angle))
 
 
 def _asin_parts(p: Primitives, x: str) -> tuple[str, str]:
@@ -161,8 +181,8 @@ def _atanh(p: Primitives, x: str) -> str:
 
 _FORMULAS: dict[str, Callable[..., str]] = {
     "log2": lambda p, x: p("mul", p("log", x), 1 / math.log(2)),
-    "tan": lambda p, x: p("div", p("sin", x), p("cos", x), rounding="true"),
     "atan": _atan,
+    "atan2": _atan2,
     "asin": _asin,
     "acos": _acos,
     "sinh": _sinh,
@@ -170,7 +190,6 @@ _FORMULAS: dict[str, Callable[..., str]] = {
     "asinh": _asinh,
     "acosh": _acosh,
     "atanh": _atanh,
-    **{op: expand for op in ("elu", "softplus", "hard_sigmoid", "hard_swish") if (expand := get_op(op).expand) is not None},
 }
 
 
@@ -189,9 +208,4 @@ def _formula(program: Program, node: Node, operands: list[str], dtype: DType) ->
     program.same_as[result] = program.resolve(y)
 
 
-@selects("bitcast")
-def _bitcast(program: Program, node: Node, operands: list[str], dtype: DType) -> None:
-    program.same_as[node.outputs[0].name] = operands[0]  # lanes are bits
-
-
-lowers("bitcast", *_FORMULAS)(lower_elementwise)
+lowers(*_FORMULAS)(lower_elementwise)

@@ -65,7 +65,15 @@ def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     if whole and not any(map(any, attrs["pads"])):
         step = gemm_step(target, source, packed(weights, ic, oc, 1, ic), bias_operand, 1, n * pixels, oc, ic, ic, oc, 0, 0, 0)
     else:
-        window = ((height, width), (out_height, out_width), (kernel[0], kernel[1]), attrs["strides"], attrs["pads"], attrs["dilations"], channels)
+        window = (
+            (height, width),
+            (out_height, out_width),
+            (kernel[0], kernel[1]),
+            attrs["strides"],
+            attrs["pads"],
+            attrs["dilations"],
+            channels,
+        )
         table = shared_data(None, ("offsets", *window), lambda: offset_table(*window))
         zeros = shared_data(None, ("zeros", channels), lambda: np.zeros(max(channels, 1), np.float32))
         tail = (bias_operand, table, zeros)

@@ -58,3 +58,16 @@ def test_importing_the_executor_imports_nothing_heavy():
     heavy = "{'torch', 'jax', 'tensorflow', 'onnx', 'pandas', 'rich', 'exporters', 'bench', 'reports', 'safetensors.torch'}"
     code = f"import rml_exec, sys; found = {heavy} & set(sys.modules); assert not found, found"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_loads_and_nothing_else_does():
+    import rml_exec
+
+    assert all(getattr(rml_exec, name) is not None for name in rml_exec.__all__)
+    with pytest.raises(AttributeError, match="nonsense"):
+        rml_exec.nonsense  # noqa: B018
+
+
+def test_importing_the_package_alone_loads_no_kernel():
+    code = "import sys, rml_exec; assert not [name for name in sys.modules if name.startswith('rml_exec.')], sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
