@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import statistics
@@ -39,8 +40,19 @@ GEMM_SHAPES = (
 )
 # (height = width, input channels, output channels) of 3x3 convolutions with stride 1 and padding 1.
 CONV_SHAPES = ((56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512))
-# (height = width, channels) of depthwise 3x3 convolutions with stride 1 and padding 1.
-DEPTHWISE_SHAPES = ((112, 32), (56, 144), (28, 192), (14, 576), (7, 960))
+# (height = width, channels, stride) of the depthwise 3x3 convolutions of MobileNetV2, padding 1.
+DEPTHWISE_SHAPES = (
+    (112, 32, 1),
+    (112, 96, 2),
+    (56, 144, 1),
+    (56, 144, 2),
+    (28, 192, 1),
+    (28, 192, 2),
+    (14, 384, 1),
+    (14, 576, 1),
+    (14, 576, 2),
+    (7, 960, 1),
+)
 
 PEAK_SECONDS = 3e-4
 PEAKS_PER_BLOCK = 9
@@ -70,13 +82,23 @@ class Case:
     run: Callable[[int], None]
 
 
+_POOL = _native.BufferPool()
+
+
+def _empty(*shape: int) -> np.ndarray:
+    """Returns an array that is aligned as the arena of an executor is."""
+    return np.asarray(memoryview(_POOL.take(4 * math.prod(shape))).cast("f")).reshape(shape)
+
+
 def _random(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    array = _empty(*shape)
+    array[...] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    return array
 
 
 def _packed(b: np.ndarray, isa: str) -> np.ndarray:
     k, n = b.shape
-    packed = np.empty(_native.packed_b_floats(k, n, isa=isa), np.float32)
+    packed = _empty(_native.packed_b_floats(k, n, isa=isa))
     _native.pack_b(packed, b, k, n, n, 1, isa=isa)
     return packed
 
@@ -107,7 +129,7 @@ def _same_offsets(size: int, channels: int) -> np.ndarray:
 def gemm_case(m: int, n: int, k: int, isa: str) -> Case:
     """Returns the product of [m, k] and packed [k, n] plus a bias."""
     constants = [_packed(_random(k, n), isa), _random(n)]
-    run = _caller("gemm", [1, m, n, k, k, n, 0, 0, 0], _random(m, k), np.empty((m, n), np.float32), constants, isa)
+    run = _caller("gemm", [1, m, n, k, k, n, 0, 0, 0], _random(m, k), _empty(m, n), constants, isa)
     return Case("gemm_packed", f"{m}x{n}x{k}", isa, 2.0 * m * n * k, run)
 
 
@@ -116,23 +138,17 @@ def conv_case(size: int, ic: int, oc: int, isa: str) -> Case:
     pixels = size * size
     constants = [_packed(_random(9 * ic, oc), isa), _random(oc), _same_offsets(size, ic), np.zeros(ic, np.float32)]
     params = [1, pixels, 9, ic, oc, 1, 0, oc, 0]
-    run = _caller("conv", params, _random(pixels, ic), np.empty((pixels, oc), np.float32), constants, isa)
+    run = _caller("conv", params, _random(pixels, ic), _empty(pixels, oc), constants, isa)
     return Case("conv3x3", f"{pixels}x{oc}x{9 * ic}", isa, 18.0 * pixels * ic * oc, run)
 
 
-def depthwise_case(size: int, channels: int, isa: str) -> Case:
+def depthwise_case(size: int, channels: int, stride: int, isa: str) -> Case:
     """Returns a depthwise 3x3 convolution of [size, size, channels]."""
-    pixels = size * size
-    constants = [_random(9, channels), _random(channels), _same_offsets(size, channels), np.zeros(channels, np.float32)]
-    run = _caller(
-        "conv_depthwise",
-        [1, size, size, 9, channels, 3, 1, 0, 0],
-        _random(pixels, channels),
-        np.empty((pixels, channels), np.float32),
-        constants,
-        isa,
-    )
-    return Case("depthwise3x3", f"{pixels}x{channels}x9", isa, 18.0 * pixels * channels, run)
+    out = (size - 1) // stride + 1
+    constants = [_random(9, channels), _random(channels), np.zeros(channels, np.float32)]
+    params = [1, out, out, 3, 3, channels, size, size, stride, stride, 1, 1, 1, 1]
+    run = _caller("conv_depthwise", params, _random(size * size, channels), _empty(out * out, channels), constants, isa)
+    return Case(f"depthwise3x3s{stride}", f"{out * out}x{channels}x9", isa, 18.0 * out * out * channels, run)
 
 
 def _cases(isas: Sequence[str], pattern: re.Pattern[str]) -> list[Case]:

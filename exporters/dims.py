@@ -199,7 +199,7 @@ class _Fit:
         """Returns the record that becomes each of ``items``; raises _VariesError."""
         first = items[0]
         if isinstance(first, Constant):
-            if any(item.type != first.type or item.key != first.key or item.data.tobytes() != first.data.tobytes() for item in items[1:]):
+            if not all(_same(first, item) for item in items[1:]):
                 raise _VariesError(f"constant '{first.name}', computed at export, depends on them")
             return first
         if isinstance(first, Node | Value):
@@ -256,6 +256,12 @@ class _Fit:
             return None
         texts = [_term(c, text) for c, text in zip(coefficients, self._term_texts, strict=False) if c]
         return " + ".join([*texts, *([str(coefficients[-1])] if coefficients[-1] else [])]) or "0"
+
+
+def _same(a: Constant, b: Constant) -> bool:
+    if (a.name, a.type, a.key) != (b.name, b.type, b.key):
+        return False
+    return np.shares_memory(a.data, b.data) or a.data.tobytes() == b.data.tobytes()
 
 
 def _term(factor: int, text: str) -> str:

@@ -55,20 +55,24 @@ class Tolerances:
     relative_rms_error: float
 
 
-def input_sets(examples: Mapping[str, np.ndarray], *, goldens: int, seed: int) -> list[tuple[int, dict[str, np.ndarray]]]:
+def input_sets(
+    examples: Mapping[str, np.ndarray], *, goldens: int, seed: int, others: Sequence[Mapping[str, Sequence[int]]] = ()
+) -> list[tuple[int, dict[str, np.ndarray]]]:
     """Returns (seed, inputs) of every golden set: first the examples themselves, then sets drawn like them.
 
     Args:
         examples: the example inputs by interface name.
-        goldens: number of sets, at least 1.
+        goldens: number of sets of the examples' shapes, at least 1.
         seed: seed of the first set; the others have the numbers after it.
+        others: shapes by name, each for one set more: those of a symbolic graph at other sizes.
 
     Raises:
         ExportError: less than one set.
     """
     if goldens < 1:
         raise ExportError.of("export", "there must be at least one golden set", goldens)
-    return [(seed, golden_inputs(examples, seed))] + [(seed + k, draw_inputs(examples, seed + k)) for k in range(1, goldens)]
+    shapes = [*({} for _ in range(goldens - 1)), *others]
+    return [(seed, golden_inputs(examples, seed)), *((seed + k, draw_inputs(examples, seed + k, s)) for k, s in enumerate(shapes, 1))]
 
 
 def draw_inputs(examples: Mapping[str, np.ndarray], seed: int, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray]:

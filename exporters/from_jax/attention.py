@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context
-from exporters.from_jax.elementwise import scalar_value
+from exporters.from_jax.context import TABLE, Context, scalar_value
 from exporters.from_jax.matching import View, made_by, rearranged, view
 from exporters.from_jax.program import Equation, Value, replaced
 
@@ -47,6 +46,7 @@ class _Scores:
         scale: what it is multiplied with; None before a factor was seen.
         mask: a bool mask, true where a query may attend (where ``inverted``: may not).
         masked: the score in place of masked ones.
+        causal: whether the mask says that keys after the query are hidden; there is no other then.
         bias: what is added.
     """
 
@@ -55,6 +55,7 @@ class _Scores:
     mask: _Part | None = None
     inverted: bool = False
     masked: float = -math.inf
+    causal: bool = False
     bias: _Part | None = None
 
 
@@ -180,6 +181,8 @@ def _match(equation: Equation, side: int, scores: _Scores, key: int) -> list[Equ
     k, v = _through(k), _through(v)
     rows = sorted(_numbers(q) - set(batch))
     leading, query = [*batch, *rows[:-1]], rows[-1] if rows else None
+    if scores.mask is not None and scores.bias is None and not scores.inverted and _is_causal(scores.mask, query, key):
+        scores.mask, scores.causal = None, True
     sizes = {label: size for part in (q, k, v) for label, size in zip(part.labels, part.value.shape, strict=True)}
     wanted = [*leading, query, _WIDTH]
     y = Value(tuple(1 if label is None else sizes.get(label, 1) for label in wanted), equation.outputs[0].dtype)
@@ -243,7 +246,7 @@ def _mask(ctx: Context, scores: _Scores, order: Labels) -> tuple[str, str | None
     """Returns the kind of mask, its operand, and what a row gives that may attend to nothing."""
     bias = None if scores.bias is None else _arranged(ctx, scores.bias, order)
     if scores.mask is None:
-        return ("none" if bias is None else "additive"), bias, "nan"
+        return ("causal" if scores.causal else "none" if bias is None else "additive"), bias, "nan"
     part = scores.mask
     inverted, empty = scores.inverted, "nan" if scores.masked == -math.inf else "uniform"
     if part.value.constant is None:
@@ -264,6 +267,28 @@ def _mask(ctx: Context, scores: _Scores, order: Labels) -> tuple[str, str | None
     return "bool", (ctx.add("not", mask) if inverted else mask), empty
 
 
+def _is_causal(mask: _Part, query: int | str | None, key: int | str | None) -> bool:
+    """True if a mask that is computed at run time says that the key's position is not beyond the query's."""
+    operands = made_by(mask.value, "ge", "le")
+    if not operands or query is None:
+        return False
+    assert mask.value.producer is not None
+    later, earlier = operands if mask.value.producer.primitive == "ge" else operands[::-1]
+    return [_counts(_Part(value, _fitting(value, mask.labels))) for value in (later, earlier)] == [query, key]
+
+
+def _counts(part: _Part) -> int | str | None:
+    """Returns the label of the axis along which a value holds its own position."""
+    part = _through(part)
+    while operands := made_by(part.value, "add"):
+        inner = next((b for a, b in (operands, operands[::-1]) if scalar_value(a) == 0), None)
+        if inner is None or inner.shape != part.value.shape:
+            return None
+        part = _through(_Part(inner, part.labels))
+    iota = part.value.producer
+    return part.labels[iota.params["dimension"]] if iota is not None and iota.primitive == "iota" else None
+
+
 def _bare(mask: _Part) -> _Part:
     """Returns a mask without what does not change it: repetition, ``and`` with true, a number made of it and compared with 0 again."""
     while True:
@@ -273,6 +298,8 @@ def _bare(mask: _Part) -> _Part:
             if inner is None or len(inner.shape) != len(mask.labels):
                 return mask
             mask = _Part(inner, _fitting(inner, mask.labels))
+        elif (operands := made_by(mask.value, "select_n")) and [scalar_value(case) for case in operands[1:]] == [False, True]:
+            mask = _Part(operands[0], mask.labels)  # tril
         elif operands := made_by(mask.value, "ne"):
             number = made_by(operands[0], "convert_element_type")
             if scalar_value(operands[1]) != 0 or not number or np.dtype(number[0].dtype).kind != "b":

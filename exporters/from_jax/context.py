@@ -10,6 +10,7 @@ import numpy as np
 
 from exporters.errors import Unsupported
 from exporters.from_jax.program import Equation, Program, Value
+from exporters.from_jax.refusals import reason
 from exporters.lowering import LoweringTable
 from rml_exec.errors import TypeInferenceError
 from rml_exec.ir.builder import INLINE_ELEMENTS, BodyBuilder
@@ -17,7 +18,7 @@ from rml_exec.ir.graph import Function
 from rml_exec.ir.names import Names
 from rml_exec.types import DType
 
-__all__ = ["TABLE", "Context", "RefusedError", "dtype_name"]
+__all__ = ["TABLE", "Context", "RefusedError", "dtype_name", "scalar_value"]
 
 TABLE = LoweringTable()
 """Primitive -> ``lower(ctx, equation)``, which returns the graph value of the equation's output, or a list of them if it has several."""
@@ -27,6 +28,15 @@ Operand = Value | str | None
 
 class RefusedError(Exception):
     """Raised by a lowering that cannot express an equation; its text is the reason that the user reads."""
+
+
+def scalar_value(value: Value) -> Any:
+    """Returns the number that a constant holds in all its elements because it was made from one number; None for any other value."""
+    while not (value.constant is not None and value.size == 1):
+        if value.producer is None or value.producer.primitive != "broadcast_in_dim":
+            return None
+        value = value.producer.inputs[0]
+    return value.array().reshape(()).item()
 
 
 def dtype_name(dtype: Any) -> str:
@@ -106,7 +116,7 @@ class Context:
     def _lower(self, equation: Equation) -> None:
         function = TABLE.get(equation.primitive)
         if function is None:
-            raise RefusedError("")
+            raise RefusedError(reason(equation.primitive))
         for value in (*equation.inputs, *equation.outputs):
             dtype_name(value.dtype)
         found = len(self.refused)
@@ -130,7 +140,11 @@ class Context:
         if isinstance(operand, str):
             return operand
         if operand not in self._names:
-            self._names[operand] = self.constant(operand.array(), of=operand)
+            number = scalar_value(operand)
+            if number is None or operand.size == 1:
+                self._names[operand] = self.constant(operand.array(), of=operand)
+            else:  # one number, repeated
+                self._names[operand] = self.broadcast(self.scalar(number, operand.dtype), operand.shape)
         return self._names[operand]
 
     def constant(self, array: np.ndarray, name: str = "", *, of: Value | None = None, form: str = "") -> str:

@@ -105,8 +105,10 @@ def _conv(ctx: Context, eqn: Equation) -> str:
         y = _plain_conv(ctx, eqn, x, window, groups, layout)
     elif window.transposes() and eqn.inputs[1].constant is not None:
         weight = _transposed_weight(ctx, eqn.inputs[1], numbers.rhs_spec, window, groups, output)
-        attrs = {"strides": window.spread, "dilations": window.dilations, "output_padding": [0, 0], "groups": groups}
-        y = ctx.add("conv2d_transpose", x, weight, None, pads=window.cut(), data_layout=layout, **attrs)
+        behind = [max(0, -high) for _, high in window.cut()]
+        pads = [(low, max(0, high)) for low, high in window.cut()]
+        attrs = {"strides": window.spread, "pads": pads, "dilations": window.dilations, "output_padding": behind}
+        y = ctx.add("conv2d_transpose", x, weight, None, groups=groups, data_layout=layout, **attrs)
     else:
         y = _plain_conv(ctx, eqn, _spread(ctx, x, window, layout), window, groups, layout)
     placed = [numbers.out_spec[role] for role in ordered]
@@ -124,13 +126,13 @@ class _Window:
     spread: list[int]
 
     def cut(self) -> list[tuple[int, int]]:
-        """Returns what a transposed convolution cuts off its full result to give the same."""
+        """Returns what a transposed convolution cuts off its full result to give the same; negative: what it adds."""
         reach = [(size - 1) * dilation for size, dilation in zip(self.sizes, self.dilations, strict=True)]
         return [(full - low, full - high) for full, (low, high) in zip(reach, self.pads, strict=True)]
 
     def transposes(self) -> bool:
-        """True if it is a transposed convolution: steps of 1 over a spread x, and no more padding than the kernel reaches."""
-        return len(self.sizes) == 2 and set(self.strides) == {1} and min(map(min, self.cut())) >= 0
+        """True if it is a transposed convolution: steps of 1 over a spread x, and no more padding before it than the kernel reaches."""
+        return len(self.sizes) == 2 and set(self.strides) == {1} and min(low for low, _ in self.cut()) >= 0
 
 
 def _plain_conv(ctx: Context, eqn: Equation, x: str, window: _Window, groups: int, layout: str) -> str:

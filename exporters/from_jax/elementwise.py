@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, RefusedError
+from exporters.from_jax.context import TABLE, Context, RefusedError, scalar_value
 from exporters.from_jax.program import Equation, Value
 
-__all__ = ["before_broadcast", "scalar_value"]
+__all__ = ["before_broadcast"]
 
 _SAME_NAME = (
     *("abs", "ceil", "cos", "erf", "erfc", "exp", "expm1", "floor", "log", "log1p", "neg", "not", "rsqrt", "sin", "sqrt", "tanh"),
@@ -22,15 +20,6 @@ _SHIFTS = {
     "shift_right_arithmetic": {"dir": "right", "arithmetic": True},
 }
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-
-
-def scalar_value(value: Value) -> Any:
-    """Returns the number that a constant holds in all its elements because it was made from one number; None for any other value."""
-    while not (value.constant is not None and value.size == 1):
-        if value.producer is None or value.producer.primitive != "broadcast_in_dim":
-            return None
-        value = value.producer.inputs[0]
-    return value.array().reshape(()).item()
 
 
 def before_broadcast(value: Value) -> Value:

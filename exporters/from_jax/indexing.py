@@ -53,14 +53,21 @@ def _dynamic_update_slice(ctx: Context, eqn: Equation) -> str:
     return ctx.add("dynamic_update_slice", x, update, _start(ctx, starts)) if starts else ctx.name(update)
 
 
+def reads_one_axis(equation: Equation) -> bool:
+    """True if a gather reads whole slices of size 1 along one axis."""
+    numbers, shape = equation.params["dimension_numbers"], equation.inputs[0].shape
+    axes, sizes = tuple(map(int, numbers.start_index_map)), tuple(map(int, equation.params["slice_sizes"]))
+    return len(axes) == 1 and not numbers.operand_batching_dims and sizes == (*shape[: axes[0]], 1, *shape[axes[0] + 1 :])
+
+
 @TABLE.lowers("gather")
 def _gather(ctx: Context, eqn: Equation) -> str:
     """Recognised as wrapping (:mod:`exporters.from_jax.patterns`), the indices lack their last axis."""
     x, indices = eqn.inputs
-    numbers, sizes = eqn.params["dimension_numbers"], tuple(map(int, eqn.params["slice_sizes"]))
+    numbers = eqn.params["dimension_numbers"]
     axes = tuple(map(int, numbers.start_index_map))
     fill = _fill_value(eqn) if eqn.params["mode"].name == "FILL_OR_DROP" else None
-    if len(axes) != 1 or numbers.operand_batching_dims or sizes != (*x.shape[: axes[0]], 1, *x.shape[axes[0] + 1 :]):
+    if not reads_one_axis(eqn):
         return _gather_points(ctx, eqn, fill)
     axis, wrap = axes[0], eqn.params.get("wrap_negative", False)
     batch = indices.shape if wrap else indices.shape[:-1]
@@ -141,10 +148,12 @@ def _inside(ctx: Context, starts: str, room: Sequence[int]) -> str:
 
 def _windows(ctx: Context, starts: str, window: Sequence[int]) -> str:
     """Returns the points [batch, window, D] of windows that begin at starts [batch, D]."""
-    dtype = ctx.builder.type(starts).dtype.numpy
+    dtype, shape = ctx.builder.type(starts).dtype.numpy, ctx.shape(starts)
+    begins = ctx.reshape(starts, [*shape[:-1], *[1] * len(window), shape[-1]])
+    if math.prod(window) == 1:
+        return begins
     offsets = np.array(list(itertools.product(*map(range, window))), dtype).reshape(*window, len(window))
-    shape = ctx.shape(starts)
-    return str(ctx.add("add", ctx.reshape(starts, [*shape[:-1], *[1] * len(window), shape[-1]]), ctx.constant(offsets)))
+    return str(ctx.add("add", begins, ctx.constant(offsets)))
 
 
 def _fill_value(eqn: Equation) -> Any:
@@ -195,24 +204,23 @@ def _scatter(ctx: Context, eqn: Equation) -> str:
             start = np.zeros(len(x.shape), np.int64)
             start[list(mapped)] = first
             order = [*columns, *rest]
-            window = ctx.reshape(values, [sizes[axis] for axis in order])
-            window = ctx.transpose(window, [order.index(axis) for axis in range(len(order))]) if not set(inserted) - set(order) else (
-                ctx.reshape(updates, sizes)
-            )
+            window = ctx.transpose(ctx.reshape(values, [sizes[axis] for axis in order]), [order.index(axis) for axis in range(len(order))])
             return ctx.add("dynamic_update_slice", x, window, ctx.constant(start))
     starts = index_operand(ctx, indices)
     dtype = ctx.builder.type(starts).dtype.numpy
+    drops = False
     if clip:
         starts = _clamped(ctx, starts, room)
-    elif math.prod(sizes[axis] for axis in mapped) > 1:  # a window that is not inside is dropped whole
+    elif drops := math.prod(sizes[axis] for axis in mapped) > 1:  # a window that is not inside is dropped whole
         valid = _inside(ctx, starts, room)
         starts = ctx.add("select", ctx.reshape(valid, [*ctx.shape(valid), 1]), starts, ctx.scalar(-1, dtype))
     if short:
         starts = ctx.add("concat", starts, ctx.constant(np.zeros((*ctx.shape(starts)[:-1], len(short)), dtype)), axis=len(batch))
     window = [sizes[axis] for axis in columns]
-    points = _kept_dropped(ctx, starts, window) if math.prod(window) > 1 else ctx.reshape(
-        starts, [*batch, *[1] * len(window), len(columns)]
-    )
+    points = _windows(ctx, starts, window)
+    if drops:
+        begins = ctx.reshape(starts, [*batch, *[1] * len(window), len(window)])
+        points = ctx.add("select", ctx.add("compare", begins, ctx.scalar(0, dtype), dir="lt"), ctx.scalar(-1, dtype), points)
     for axis, position in zip(batched, map(int, numbers.scatter_indices_batching_dims), strict=True):
         shape = [*batch, *window, 1]
         steps = ctx.add("iota", dtype=ctx.builder.type(points).dtype.value, shape=shape, axis=position)
@@ -222,16 +230,6 @@ def _scatter(ctx: Context, eqn: Equation) -> str:
     table = ctx.transpose(x, order)
     result = ctx.add("scatter_nd", table, points, values, reduce=_COMBINED[eqn.primitive], oob="drop", wrap_negative=False)
     return ctx.transpose(result, [order.index(axis) for axis in range(len(order))])
-
-
-def _kept_dropped(ctx: Context, starts: str, window: Sequence[int]) -> str:
-    """Returns the points of windows; those of a dropped one, which begins at -1, are all negative."""
-    dtype = ctx.builder.type(starts).dtype.numpy
-    points = _windows(ctx, starts, window)
-    shape = ctx.shape(starts)
-    begins = ctx.reshape(starts, [*shape[:-1], *[1] * len(window), shape[-1]])
-    dropped = ctx.add("compare", begins, ctx.scalar(0, dtype), dir="lt")
-    return str(ctx.add("select", dropped, ctx.scalar(-1, dtype), points))
 
 
 def _body(jaxpr: Any) -> Any:

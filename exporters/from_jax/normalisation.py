@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context
-from exporters.from_jax.elementwise import scalar_value
+from exporters.from_jax.context import TABLE, Context, scalar_value
 from exporters.from_jax.matching import made_by, reduced, squared, view
 from exporters.from_jax.program import Equation, Value, replaced
 

@@ -14,7 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from exporters.from_jax.attention import attention
-from exporters.from_jax.elementwise import before_broadcast, scalar_value
+from exporters.from_jax.context import scalar_value
+from exporters.from_jax.elementwise import before_broadcast
+from exporters.from_jax.indexing import reads_one_axis
 from exporters.from_jax.matching import factors, made_by, near, rearranged, reduced, view
 from exporters.from_jax.normalisation import batch_norm, layer_norm
 from exporters.from_jax.program import Equation, Program, Value, live, replaced
@@ -231,7 +233,7 @@ def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation]
 
 def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """A gather along one axis at ``select(i < 0, i + size, i)``, which is how jnp makes negative indices count from the end."""
-    if equation.primitive != "gather" or len(equation.params["dimension_numbers"].start_index_map) != 1:
+    if equation.primitive != "gather" or not reads_one_axis(equation):
         return None
     x, indices = equation.inputs
     axis = equation.params["dimension_numbers"].start_index_map[0]

@@ -33,14 +33,19 @@ _IDENTITIES = frozenset(
     (
         "copy",
         "copy_p",
+        "dce_sink",
         "device_put",
         "layout_constraint",
         "name",
         "optimization_barrier",
+        "pin",
         "pvary",
         "reshard",
         "sharding_constraint",
+        "stage",
         "stop_gradient",
+        "tie",
+        "unpin",
     )
 )
 """Primitives that hand their operands on: what they tell the compiler has no meaning here."""
@@ -119,19 +124,20 @@ class Program:
         return Counter(value for group in (self.outputs, *(equation.inputs for equation in self.equations)) for value in group)
 
 
-def flatten(closed_jaxpr: Any, arguments: Sequence[Value], names: Mapping[int, str]) -> Program:
+def flatten(closed_jaxpr: Any, arguments: Sequence[Value], names: Mapping[int, str], *, sizes_vary: bool = False) -> Program:
     """Returns the live part of a jaxpr as a program.
 
     Args:
         closed_jaxpr: what ``jax.make_jaxpr`` returned.
         arguments: one value per variable of the jaxpr: inputs, and constants for parameters.
         names: address of the data of a captured array -> what to call it.
+        sizes_vary: positions (``arange``) are computed at run time, for as constants they would fix the sizes.
     """
     from jax.interpreters import partial_eval
 
     jaxpr = closed_jaxpr.jaxpr  # what loops compute for nobody goes here, the rest below
     jaxpr, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
-    return _Flattener(names, {}).program(jaxpr, closed_jaxpr.consts, arguments, "")
+    return _Flattener(names, {}, sizes_vary).program(jaxpr, closed_jaxpr.consts, arguments, "")
 
 
 def live(program: Program) -> Program:
@@ -154,8 +160,9 @@ def replaced(equation: Equation, op: str, *inputs: Value, **params: object) -> l
 
 
 class _Flattener:
-    def __init__(self, names: Mapping[int, str], captured: dict[int, Value]) -> None:
+    def __init__(self, names: Mapping[int, str], captured: dict[int, Value], sizes_vary: bool) -> None:
         self.equations: list[Equation] = []
+        self._sizes_vary = sizes_vary
         self._names = names
         self._captured = captured
 
@@ -195,7 +202,7 @@ class _Flattener:
             return (same,)
         for output in outputs:
             output.producer = equation
-        if not _fold(eqn, equation):
+        if (self._sizes_vary and primitive == "iota") or not _fold(eqn, equation):
             if primitive in _CONTROL:
                 return getattr(self, f"_{primitive}")(equation)
             self.equations.append(equation)
@@ -263,7 +270,7 @@ class _Flattener:
         return equation.outputs
 
     def _body(self, jaxpr: Any, arguments: Sequence[Value], where: str) -> Program:
-        return _Flattener(self._names, self._captured).program(jaxpr.jaxpr, jaxpr.consts, arguments, where)
+        return _Flattener(self._names, self._captured, self._sizes_vary).program(jaxpr.jaxpr, jaxpr.consts, arguments, where)
 
     def _call(self, jaxpr: Any, inputs: Sequence[Value], where: str) -> list[Value]:
         closed = hasattr(jaxpr, "consts")

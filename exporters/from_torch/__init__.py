@@ -6,12 +6,20 @@ torch itself is imported when something is exported, not when this package is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from exporters.bundle import ExportSummary, write_export
+from exporters.dims import Dim, check_sizes, generalise, hints, shapes_at, trial_sizes
 from exporters.errors import import_framework
+from exporters.golden_sets import GoldenSet, input_sets
+from exporters.progress import report
 from rml_exec.ir.graph import Graph
+
+if TYPE_CHECKING:
+    from exporters.from_torch.importer import Imported
+    from exporters.from_torch.program import Traced
 
 __all__ = ["export", "to_graph"]
 
@@ -24,6 +32,8 @@ def export(
     name: str | None = None,
     input_names: Sequence[str] | None = None,
     seed: int = 0,
+    goldens: int = 1,
+    dims: Sequence[Dim] = (),
 ) -> ExportSummary:
     """Exports a torch model and checks it: writes ``PREFIX.json``, ``PREFIX.safetensors`` and ``PREFIX.golden.safetensors``.
 
@@ -36,6 +46,8 @@ def export(
         name: name of the graph; the last part of ``path_prefix`` if None.
         input_names: interface names of the inputs; the names of the model's arguments if None.
         seed: seed of the numbers drawn for the golden file.
+        goldens: number of golden sets; the second and later ones are drawn like the example inputs.
+        dims: dims that stay symbolic. Two more golden sets are made at other sizes of them.
 
     Raises:
         MissingFrameworkError: torch is not installed.
@@ -44,24 +56,56 @@ def export(
             unwritable path.
     """
     torch = import_framework("torch")
-    from exporters.from_torch.importer import import_program
-    from exporters.from_torch.program import run_eagerly, trace
+    from exporters.from_torch.program import run_eagerly, run_nodes, trace
 
     prefix = Path(path_prefix)
-    traced = trace(model, example_inputs, input_names)
-    graph = import_program(traced, name or prefix.name)
-    inputs, outputs = run_eagerly(traced, seed)
+    report("tracing")
+    traced = trace(model, example_inputs, input_names, dims)
+    report("lowering")
+    imported = _imported(traced, name or prefix.name, dims)
+    report("running torch")
+    examples = traced.examples()
+    shapes = {name: array.shape for name, array in examples.items()}
+    others = [shapes_at(dims, shapes, sizes) for sizes in check_sizes(dims, hints(dims, shapes))] if dims else []
+    sets = input_sets(examples, goldens=goldens, seed=seed, others=others)
+    first, *further = [GoldenSet(inputs, run_eagerly(traced, inputs), number) for number, inputs in sets]
     return write_export(
-        graph, prefix, inputs=inputs, outputs=outputs, framework="torch", framework_version=torch.__version__, seed=seed, threads=1
+        imported.graph,
+        prefix,
+        inputs=first.inputs,
+        outputs=first.outputs,
+        framework="torch",
+        framework_version=torch.__version__,
+        seed=seed,
+        threads=1,
+        further=further,
+        intermediates=lambda inputs: run_nodes(traced, imported.values, inputs),
     )
 
 
 def to_graph(
-    model: Any, example_inputs: Sequence[Any] | Mapping[str, Any], *, name: str, input_names: Sequence[str] | None = None
+    model: Any,
+    example_inputs: Sequence[Any] | Mapping[str, Any],
+    *,
+    name: str,
+    input_names: Sequence[str] | None = None,
+    dims: Sequence[Dim] = (),
 ) -> Graph:
     """Returns the graph of a torch model; arguments and errors as of :func:`export`. Weights are shared, not copied."""
     import_framework("torch")
-    from exporters.from_torch.importer import import_program
     from exporters.from_torch.program import trace
 
-    return import_program(trace(model, example_inputs, input_names), name)
+    return _imported(trace(model, example_inputs, input_names, dims), name, dims).graph
+
+
+def _imported(traced: Traced, name: str, dims: Sequence[Dim]) -> Imported:
+    """Returns the graph of a traced model; with dims the one that stands for all sizes."""
+    from exporters.from_torch.importer import import_program
+    from exporters.from_torch.program import symbolic_sizes
+
+    if not dims:
+        return import_program(traced, name)
+    hint = hints(dims, {name: tuple(tensor.shape) for name, tensor in traced.inputs.items()})
+    trials = [(sizes, import_program(traced, name, sizes)) for sizes in trial_sizes(dims, hint)]
+    graph = generalise([(sizes, imported.graph) for sizes, imported in trials], dims, hint, symbolic_sizes(traced))
+    return replace(trials[0][1], graph=graph)

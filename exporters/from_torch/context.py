@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from exporters.lowering import LoweringTable
@@ -83,8 +84,10 @@ class Context:
         source: its origin for the graph.
     """
 
-    def __init__(self, builder: GraphBuilder) -> None:
+    def __init__(self, builder: GraphBuilder, sizes: Mapping[Any, int] | None = None) -> None:
+        """Takes the graph to build, and the size of each symbol of the program's shapes."""
         self.builder = builder
+        self._sizes = sizes or {}
         self.node: torch.fx.Node
         self.source: dict[str, str] = {}
         self._scalars: dict[tuple[DType, str], str] = {}
@@ -113,13 +116,29 @@ class Context:
         value = self.node.meta["val"]
         if not isinstance(value, torch.Tensor):
             raise RefusedError("")
-        if not all(isinstance(dim, int) for dim in value.shape):
+        return TensorType(to_dtype(value.dtype), self.shape_of(value))
+
+    def shape_of(self, value: torch.Tensor) -> tuple[int, ...]:
+        """Returns the shape of a traced tensor, with a size for every symbol."""
+        shape = [self.number(dim) for dim in value.shape]
+        if any(dim is None for dim in shape):
             raise RefusedError("the shape of its result depends on data")
-        return TensorType(to_dtype(value.dtype), tuple(value.shape))
+        return tuple(int(dim) for dim in shape if dim is not None)
+
+    def number(self, value: Any) -> Scalar | None:
+        """Returns a traced number, with a size for every symbol; None if it depends on data."""
+        if isinstance(value, int | float):
+            return value
+        expression = value.node.expr
+        if expression.free_symbols - self._sizes.keys():
+            return None
+        plain = expression.xreplace({symbol: sympy.Integer(size) for symbol, size in self._sizes.items()})
+        return bool(plain) if isinstance(value, torch.SymBool) else float(plain) if isinstance(value, torch.SymFloat) else int(plain)
 
     def promoted(self) -> DType:
         """Returns the dtype that torch computes in for the operator's first two arguments."""
-        first, second = (arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in self.node.args[:2])
+        values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in self.node.args[:2]]
+        first, second = (value if isinstance(value, torch.Tensor) else self.number(value) for value in values)
         return to_dtype(torch.result_type(first, second))
 
     def cast(self, value: str, dtype: DType) -> str:

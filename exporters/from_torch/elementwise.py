@@ -20,11 +20,30 @@ def _unary(packet: str, op: str, *, keeps_integers: bool = False, **attrs: objec
         return x if keeps_integers and not dtype.is_float else str(ctx.add(op, [ctx.cast(x, dtype)], **attrs))
 
 
-for _name in ("abs", "cos", "erf", "erfc", "exp", "expm1", "log", "log1p"):
+for _name in (
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+):
     _unary(_name, _name)
-for _name in ("neg", "relu", "rsqrt", "sigmoid", "silu", "sin", "sqrt", "tanh"):
+for _name in ("neg", "relu", "rsqrt", "sigmoid", "silu", "sin", "sinh", "sqrt", "tan", "tanh"):
     _unary(_name, _name)
 _unary("special_erfc", "erfc")
+_unary("hardswish", "hard_swish")
+_unary("hardsigmoid", "hard_sigmoid", alpha=1 / 6, beta=0.5)
 _unary("ceil", "ceil", keeps_integers=True)
 _unary("floor", "floor", keeps_integers=True)
 _unary("trunc", "round", keeps_integers=True, mode="toward_zero")
@@ -63,25 +82,24 @@ def _leaky_relu(ctx: Context, x: str, slope: float) -> str:
 
 @ATEN.lowers("aten.elu")
 def _elu(ctx: Context, x: str, alpha: float, scale: float, input_scale: float) -> str:
-    """Exponential linear unit: scale * x for x > 0, else scale * alpha * (e^(input_scale * x) - 1)."""
+    return str(ctx.add("elu", [x], alpha=float(alpha), scale=float(scale), input_scale=float(input_scale)))
+
+
+@ATEN.lowers("aten.softplus")
+def _softplus(ctx: Context, x: str, beta: float, threshold: float) -> str:
+    return str(ctx.add("softplus", [x], beta=float(beta), threshold=float(threshold)))
+
+
+@ATEN.lowers("aten.log10")
+def _log10(ctx: Context, x: str) -> str:
     dtype = ctx.result().dtype
-    scaled = x if input_scale == 1 else ctx.step("mul", [x, ctx.scalar(input_scale, dtype)])
-    below = ctx.step("mul", [ctx.step("expm1", [scaled]), ctx.scalar(alpha * scale, dtype)])
-    above = x if scale == 1 else ctx.step("mul", [x, ctx.scalar(scale, dtype)])
-    return str(ctx.add("select", [ctx.step("compare", [x, ctx.scalar(0, dtype)], dir="gt"), above, below]))
+    return str(ctx.add("mul", [ctx.step("log", [ctx.cast(x, dtype)]), ctx.scalar(1 / math.log(10), dtype)]))
 
 
-@ATEN.lowers("aten.log2", "aten.log10")
-def _log_of_base(ctx: Context, x: str) -> str:
+@ATEN.lowers("aten.exp2")
+def _exp2(ctx: Context, x: str) -> str:
     dtype = ctx.result().dtype
-    base = {"log2": 2, "log10": 10}[ctx.packet]
-    return str(ctx.add("mul", [ctx.step("log", [ctx.cast(x, dtype)]), ctx.scalar(1 / math.log(base), dtype)]))
-
-
-@ATEN.lowers("aten.tan")
-def _tan(ctx: Context, x: str) -> str:
-    x = ctx.cast(x, ctx.result().dtype)
-    return str(ctx.add("div", [ctx.step("sin", [x]), ctx.step("cos", [x])], rounding="true"))
+    return str(ctx.add("exp", [ctx.step("mul", [ctx.cast(x, dtype), ctx.scalar(math.log(2), dtype)])]))
 
 
 @ATEN.lowers("aten.reciprocal")
@@ -199,6 +217,35 @@ def _extreme(packet: str, op: str) -> None:
 
 _extreme("maximum", "max")
 _extreme("minimum", "min")
+
+
+@ATEN.lowers("aten.fmax", "aten.fmin")
+def _extreme_without_nan(ctx: Context, a: str, b: str) -> str:
+    """The larger or smaller operand; the other one where one is NaN."""
+    dtype, op = ctx.result().dtype, ctx.packet.removeprefix("f")
+    left, right = ctx.cast(a, dtype), ctx.cast(b, dtype)
+    if not dtype.is_float:
+        return str(ctx.add(op, [left, right]))
+    either = ctx.step("select", [ctx.step("is_nan", [right]), left, ctx.step(op, [left, right])])
+    return str(ctx.add("select", [ctx.step("is_nan", [left]), right, either]))
+
+
+@ATEN.lowers("aten.atan2")
+def _atan2(ctx: Context, a: str, b: str) -> str:
+    dtype = ctx.result().dtype
+    return str(ctx.add("atan2", [ctx.cast(a, dtype), ctx.cast(b, dtype)]))
+
+
+def _shift(direction: str, *packets: str) -> None:
+    @ATEN.lowers(*packets)
+    def lower(ctx: Context, a: Operand, b: Operand) -> str:
+        dtype = ctx.result().dtype
+        arithmetic = direction == "right" and dtype.value.startswith("i")
+        return str(ctx.add("shift", [ctx.operand(a, dtype), ctx.operand(b, dtype)], dir=direction, arithmetic=arithmetic))
+
+
+_shift("left", "aten.bitwise_left_shift", "aten.__lshift__")
+_shift("right", "aten.bitwise_right_shift", "aten.__rshift__")
 
 
 @ATEN.lowers("aten.clamp", "aten.hardtanh")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 import exporters
+from exporters.dims import Binding
 from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
-from exporters.from_torch import elementwise, networks, reductions, shapes
+from exporters.from_torch import elementwise, indexing, networks, recurrent, reductions, sampling, shapes
 from exporters.from_torch.context import ATEN, Context, Known, RefusedError, identity_of, to_dtype
 from exporters.from_torch.program import Traced
 from exporters.lowering import name_outputs
@@ -25,46 +27,73 @@ from rml_exec.types import DType
 
 __all__ = ["import_program"]
 
-_LOWERINGS = (elementwise, networks, reductions, shapes)  # imported for what they add to ATEN
+_LOWERINGS = (elementwise, indexing, networks, recurrent, reductions, sampling, shapes)  # imported for what they add to ATEN
 
 _DROPPED = re.compile(r"aten\.(_assert_\w+|sym_constrain_range\w*)\b")
 """Checks of what the static types say already."""
 
-_RANDOM = "it draws random numbers: the graph would not give the same result twice"
-_DATA_DEPENDENT = "shapes or control flow that depend on data are not supported"
-_TRAINING = "it belongs to training"
 _REFUSALS = {
-    _RANDOM: "bernoulli exponential multinomial native_dropout normal poisson rand rand_like randint randint_like randn randn_like "
-    "randperm rrelu_with_noise uniform",
-    _DATA_DEPENDENT: "_local_scalar_dense _unique2 masked_select nonzero unique_dim",
-    _TRAINING: "_native_batch_norm_legit.default _native_batch_norm_legit_functional native_batch_norm",
+    "it draws random numbers: the graph would not give the same result twice": "bernoulli exponential multinomial native_dropout normal "
+    "poisson rand rand_like randint randint_like randn randn_like randperm rrelu_with_noise uniform",
+    "shapes or control flow that depend on data are not supported": "_local_scalar_dense _unique2 bincount equal histc masked_select "
+    "nonzero repeat_interleave.Tensor unique_consecutive unique_dim",
+    "it belongs to training": "_native_batch_norm_legit.default _native_batch_norm_legit_functional native_batch_norm "
+    "_adaptive_avg_pool2d_backward avg_pool2d_backward convolution_backward embedding_dense_backward max_pool2d_with_indices_backward "
+    "native_group_norm_backward native_layer_norm_backward",
+    "complex numbers are not supported": "_fft_c2c _fft_c2r _fft_r2c complex polar",
+    "bags of different sizes are not supported": "_embedding_bag",
+    "it changes the memory of a tensor": "resize_",
+    "distances of all pairs are not supported": "_pdist_forward",
+    "sequences of different lengths (PackedSequence) are not supported": "lstm.data gru.data",
 }
 _REFUSED = {f"aten.{name}": reason for reason, names in _REFUSALS.items() for name in names.split()}
+_DATA_DEPENDENT = next(reason for reason in _REFUSALS if "control flow" in reason)
+_UNINITIALISED = ("aten.empty", "aten.empty_strided", "aten.empty_like", "aten.new_empty")
 _MEANINGLESS = {"layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
 
-def import_program(traced: Traced, name: str) -> Graph:
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of a traced model.
+
+    Attributes:
+        graph: its graph.
+        values: name of a node of torch's program -> value of the graph that it became.
+    """
+
+    graph: Graph
+    values: dict[str, str]
+
+
+def import_program(traced: Traced, name: str, sizes: Binding | None = None) -> Imported:
     """Returns the graph of a traced model.
+
+    Args:
+        traced: the model.
+        name: name of the graph.
+        sizes: size of each symbolic dim.
 
     Raises:
         UnsupportedOperatorsError: operators without a lowering, and writes into buffers or inputs; all of them.
         ExportError: an output that is not a tensor.
     """
-    program = traced.program
     producer = {
         "framework": "torch",
         "framework_version": torch.__version__,
         "exporter_version": exporters.__version__,
         "options": {"strict": False},
     }
-    return _Importer(program, GraphBuilder(name, producer=producer)).run(traced)
+    symbols = {traced.symbols[dim]: size for dim, size in (sizes or {}).items()}
+    importer = _Importer(traced.program, Context(GraphBuilder(name, producer=producer), symbols))
+    graph = importer.run(traced)
+    return Imported(graph, {node.name: value for node, value in importer.values.items() if isinstance(value, str)})
 
 
 class _Importer:
-    def __init__(self, program: ExportedProgram, builder: GraphBuilder) -> None:
+    def __init__(self, program: ExportedProgram, ctx: Context) -> None:
         self.program = program
-        self.builder = builder
-        self.ctx = Context(builder)
+        self.builder = ctx.builder
+        self.ctx = ctx
         self.values: dict[torch.fx.Node, Any] = {}
         self.unsupported: list[Unsupported] = []
 
@@ -107,7 +136,7 @@ class _Importer:
     def _input(self, name: str, node: torch.fx.Node) -> str:
         value = node.meta["val"]
         try:
-            return self.builder.input(name, to_dtype(value.dtype), tuple(value.shape))
+            return self.builder.input(name, to_dtype(value.dtype), self.ctx.shape_of(value))
         except RefusedError as reason:
             raise ExportError.of(f"input '{name}'", str(reason)) from None
 
@@ -121,10 +150,9 @@ class _Importer:
             return
         if _DROPPED.match(str(node.target)):
             return
-        if isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool | torch.SymFloat) and "_local_scalar_dense" not in str(
-            node.target
-        ):
-            self.values[node] = None  # a size that depends on data, or a check of one: whatever needs it is refused
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat) and "_local_scalar_dense" not in str(node.target):
+            self.values[node] = self.ctx.number(value)  # None if it depends on data: whatever needs it is refused
             return
         self.ctx.node = node
         self.ctx.source = {"op": str(node.target), "where": _where(node)}
@@ -145,7 +173,8 @@ class _Importer:
         operands = [self.values[operand] for operand in node.all_input_nodes]
         if any(operand is None for operand in operands):
             raise RefusedError(_DATA_DEPENDENT)
-        if not any(isinstance(operand, str) or (isinstance(operand, Known) and not operand.foldable) for operand in operands):
+        known = not any(isinstance(operand, str) or (isinstance(operand, Known) and not operand.foldable) for operand in operands)
+        if known and not _is_symbolic(node.meta.get("val")):
             return self._fold(node)
         lowering = ATEN.get(str(node.target)) or ATEN.get(packet)
         if lowering is None:
@@ -158,8 +187,11 @@ class _Importer:
             known = self.values[value]
             return known.tensor if isinstance(known, Known) else known
 
+        assert isinstance(node.target, torch._ops.OpOverload)
         with torch.no_grad():
             result = node.target(*torch.fx.map_arg(node.args, real), **torch.fx.map_arg(node.kwargs, real))
+        if str(node.target.overloadpacket) in _UNINITIALISED:
+            result.zero_()
         if isinstance(result, torch.Tensor):
             return Known(node.name, result)
         if isinstance(result, tuple | list):
@@ -191,7 +223,9 @@ class _Importer:
             dtype = to_dtype(value.dtype)
         except RefusedError:
             dtype = DType.F32
-        return self.builder.input("refused", dtype, [dim if isinstance(dim, int) else 1 for dim in value.shape])
+        return self.builder.input(
+            "refused", dtype, [int(self.ctx.number(dim) or 1) if not isinstance(dim, int) else dim for dim in value.shape]
+        )
 
     def _check_mutations(self) -> None:
         nodes = {node.name: node for node in self.program.graph.nodes}
@@ -216,6 +250,11 @@ class _Importer:
                 self.builder.output(name, value)
             elif value is not None:
                 raise ExportError.of(f"output '{name}'", "must be a tensor", repr(value), hint="return tensors only")
+
+
+def _is_symbolic(value: Any) -> bool:
+    """True if a traced tensor has a dim whose size is not a number."""
+    return isinstance(value, torch.Tensor) and not all(isinstance(dim, int) for dim in value.shape)
 
 
 def _without_dead_code(graph: Graph) -> Graph:

@@ -65,21 +65,21 @@ def _convolution(
 ) -> str:
     """A 1-D convolution is a 2-D one over a height of 1."""
     spatial = ctx.type(x).rank - 2
-    if transposed:
-        raise RefusedError("transposed convolutions are not supported yet")
-    if spatial not in (1, 2):
-        raise RefusedError(f"convolutions over {spatial} axes are not supported yet")
+    if spatial > (2 if transposed else 3):
+        raise RefusedError(f"{'transposed ' if transposed else ''}convolutions over {spatial} axes are not supported")
     flat = spatial == 1
     pads = [(pad, pad) for pad in _spatial(padding, spatial)]
     image, kernel = (_with_height(ctx, value) if flat else value for value in (x, weight))
+    transposing = {"output_padding": _two(_spatial(output_padding, spatial), 0)} if transposed else {}
     result = (ctx.step if flat else ctx.add)(
-        "conv2d",
+        "conv2d_transpose" if transposed else "conv3d" if spatial == 3 else "conv2d",
         [image, kernel, bias],
         strides=_two(_spatial(stride, spatial), 1),
         pads=((0, 0), *pads) if flat else tuple(pads),
         dilations=_two(_spatial(dilation, spatial), 1),
         groups=groups,
         data_layout="NCHW",
+        **transposing,
     )
     return ctx.reshape(result, ctx.result().shape)
 
@@ -198,6 +198,32 @@ def _window_means(ctx: Context, x: str, axis: int, size: int) -> str:
     return str(means if turned == x else ctx.step("transpose", [means], perm=back))
 
 
+@ATEN.lowers("aten.adaptive_max_pool2d")
+def _adaptive_max_pool(ctx: Context, x: str, output_size: Ints) -> tuple[str, None]:
+    shape, sizes = ctx.type(x).shape[-2:], _spatial(output_size, 2)
+    if any(n % size for n, size in zip(shape, sizes, strict=True)):
+        raise RefusedError("adaptive max pools with windows of different sizes are not supported")
+    window = tuple(n // size for n, size in zip(shape, sizes, strict=True))
+    attrs = {"window": window, "strides": window, "pads": ((0, 0), (0, 0)), "dilations": (1, 1), "nan": "propagate"}
+    return _pool(ctx, "max_pool", x, 2, **attrs), None
+
+
+@ATEN.lowers("aten._cdist_forward")
+def _distances(ctx: Context, a: str, b: str, order: float, mode: object) -> str:
+    """Distances of every row of ``a`` from every row of ``b``, each difference taken: no digits are lost as by way of a product."""
+    *batch, rows, width = ctx.type(a).shape
+    left = ctx.reshape(a, [*batch, rows, 1, width])
+    right = ctx.reshape(b, [*ctx.type(b).shape[:-2], 1, *ctx.type(b).shape[-2:]])
+    size = ctx.step("abs", [ctx.step("sub", [left, right])])
+    axes = (ctx.type(size).rank - 1,)
+    if math.isinf(order):
+        return str(ctx.add("reduce", [size], kind="max", axes=axes, keepdims=False, nan="propagate", empty="error"))
+    dtype = ctx.type(size).dtype
+    power = ctx.step("mul", [size, size]) if order == 2 else ctx.step("pow", [size, ctx.scalar(order, dtype)])
+    total = ctx.step("reduce", [power], kind="sum", axes=axes, keepdims=False, nan="propagate", empty="identity")
+    return str(ctx.add("sqrt", [total]) if order == 2 else ctx.add("pow", [total, ctx.scalar(1 / order, dtype)]))
+
+
 _adaptive_avg_pool(1, "aten.adaptive_avg_pool1d")
 _adaptive_avg_pool(2, "aten._adaptive_avg_pool2d")
 _adaptive_avg_pool(3, "aten._adaptive_avg_pool3d")
@@ -218,13 +244,14 @@ def _batch_norm(
 def _instance_norm(
     ctx: Context, x: str, weight: str | None, bias: str | None, training: bool, momentum: float, eps: float
 ) -> tuple[str | None, ...]:
-    """A layer norm of each channel over batch and image, then scale and shift: what instance norms become, with a batch of 1."""
+    """A group norm with one channel per group if the batch is 1, as it is for what instance norms become."""
     batch, channels, *image = ctx.type(x).shape
     swap = (1, 0, *range(2, len(image) + 2))
-    rows = ctx.reshape(ctx.step("transpose", [x], perm=swap), [channels, batch * math.prod(image)])
-    y = ctx.step("layer_norm", [rows, None, None], axes=(1,), eps=eps, variance="two_pass")
-    y = ctx.step("transpose", [ctx.reshape(y, [channels, batch, *image])], perm=swap)
-    return _by_channel(ctx, y, weight, bias), None, None
+    rows = x if batch == 1 else ctx.reshape(ctx.step("transpose", [x], perm=swap), [1, channels, batch * math.prod(image)])
+    y = str(ctx.step("group_norm", [rows, weight, bias], groups=channels, axis=1, eps=eps))
+    if batch > 1:
+        y = ctx.step("transpose", [ctx.reshape(y, [channels, batch, *image])], perm=swap)
+    return y, None, None
 
 
 @ATEN.lowers("aten.layer_norm")
@@ -238,23 +265,23 @@ def _native_layer_norm(ctx: Context, x: str, shape: Ints, weight: str | None, bi
     return _layer_norm(ctx, x, shape, weight, bias, eps, False), None, None
 
 
+@ATEN.lowers("aten.rms_norm")
+def _rms_norm(ctx: Context, x: str, shape: Ints, weight: str | None, eps: float | None) -> str:
+    type_ = ctx.type(x)
+    smallest = float(np.finfo(type_.dtype.numpy).eps) if eps is None else eps
+    return str(ctx.add("rms_norm", [x, weight], axes=tuple(range(type_.rank - len(shape), type_.rank)), eps=smallest))
+
+
+@ATEN.lowers("aten.group_norm")
+def _group_norm(ctx: Context, x: str, groups: int, weight: str | None, bias: str | None, eps: float, cudnn_enabled: bool) -> str:
+    return str(ctx.add("group_norm", [x, weight, bias], groups=groups, axis=1, eps=eps))
+
+
 @ATEN.lowers("aten.native_group_norm")
-def _group_norm(
+def _native_group_norm(
     ctx: Context, x: str, weight: str | None, bias: str | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> tuple[str | None, ...]:
-    """A layer norm of each group, then scale and shift by channel."""
-    shape = ctx.type(x).shape
-    grouped = ctx.reshape(x, [batch, groups, channels // groups * size])
-    y = ctx.reshape(ctx.step("layer_norm", [grouped, None, None], axes=(2,), eps=eps, variance="two_pass"), shape)
-    return _by_channel(ctx, y, weight, bias), None, None
-
-
-def _by_channel(ctx: Context, x: str, scale: str | None, shift: str | None) -> str:
-    """Returns x * scale + shift with one number of each per index of axis 1."""
-    for op, operand in (("mul", scale), ("add", shift)):
-        if operand is not None:
-            x = ctx.step(op, [x, ctx.reshape(operand, [ctx.type(x).shape[1], *(1 for _ in ctx.type(x).shape[2:])])])
-    return x
+    return _group_norm(ctx, x, groups, weight, bias, eps, False), None, None
 
 
 def _softmax(packet: str, op: str, **attrs: str) -> None:
@@ -279,6 +306,8 @@ def _attention(
         raise RefusedError("dropout draws random numbers")
     if enable_gqa:
         k, v = (_repeat_heads(ctx, value, ctx.type(q).shape[-3]) for value in (k, v))
+    mask = _plain_mask(ctx, mask) if mask is not None else None
+    is_causal, mask = (True, None) if mask == _CAUSAL else (is_causal, mask)
     batch = np.broadcast_shapes(*(ctx.type(value).shape[:-2] for value in (q, k, v)))
     q, k, v = (_with_batch(ctx, value, batch) for value in (q, k, v))
     queries, keys = ctx.type(q).shape[-2], ctx.type(k).shape[-2]
@@ -290,8 +319,25 @@ def _attention(
     if mask is not None:
         kind = "bool" if ctx.type(mask).dtype is DType.BOOL else "additive"
         mask = mask if kind == "bool" else ctx.cast(mask, ctx.type(q).dtype)
-    factor = scale if scale is not None else 1 / math.sqrt(ctx.type(q).shape[-1])
+    factor = float(scale) if scale is not None else 1 / math.sqrt(ctx.type(q).shape[-1])
     return str(ctx.add("attention", [q, k, v, mask], scale=factor, mask=kind, fully_masked="zero"))
+
+
+_CAUSAL = "causal mask"
+
+
+def _plain_mask(ctx: Context, mask: str) -> str | None:
+    """Returns the mask; None for one known to hide nothing, _CAUSAL for one known to hide what comes later."""
+    known = ctx.known(mask)
+    if known is None:
+        return mask
+    visible = known if known.dtype == np.bool_ else (known == 0) if np.isin(known, (0, -np.inf, np.finfo(known.dtype).min)).all() else None
+    if visible is None or visible.ndim < 2 or visible.size != visible.shape[-2] * visible.shape[-1]:
+        return mask
+    square = visible.reshape(visible.shape[-2:])
+    if square.all():
+        return None
+    return _CAUSAL if square.shape[0] == square.shape[1] and (square == np.tril(np.ones_like(square))).all() else mask
 
 
 def _with_batch(ctx: Context, value: str, batch: tuple[int, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,14 +11,20 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+import sympy  # type: ignore[import-untyped]
 import torch
+from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
+from exporters.dims import Dim, axes_of, hints, shapes_at
 from exporters.errors import ExportError
-from exporters.lowering import golden_inputs, name_inputs, name_outputs
+from exporters.golden_sets import draw_inputs
+from exporters.lowering import name_inputs, name_outputs
+from rml_exec.ir.dims import parse_expr
 
-__all__ = ["Traced", "run_eagerly", "trace"]
+__all__ = ["Traced", "run_eagerly", "run_nodes", "symbolic_sizes", "trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,7 @@ class Traced:
         arguments: top-level name -> what the model is called with: tensors, nested containers of them, other Python values.
         positional: how many of the arguments are positional; the rest are passed by keyword.
         inputs: interface name -> example tensor, in the order of the program's user inputs; other leaves of the arguments are not inputs.
+        symbols: dim name -> its symbol in the program's shapes, if dims were kept symbolic.
     """
 
     program: ExportedProgram
@@ -37,6 +45,11 @@ class Traced:
     arguments: dict[str, Any]
     positional: int
     inputs: dict[str, torch.Tensor]
+    symbols: dict[str, sympy.Symbol]
+
+    def examples(self) -> dict[str, np.ndarray]:
+        """Returns the example inputs as arrays."""
+        return {name: tensor.detach().numpy() for name, tensor in self.inputs.items()}
 
 
 class _Function(torch.nn.Module):
@@ -55,8 +68,14 @@ class _Function(torch.nn.Module):
         return self.function(*args, **kwargs)
 
 
-def trace(model: Any, example_inputs: Sequence[Any] | Mapping[str, Any], input_names: Sequence[str] | None) -> Traced:
-    """Returns the traced model; raises ExportError if it is in training mode, not on the CPU, or cannot be traced."""
+def trace(
+    model: Any, example_inputs: Sequence[Any] | Mapping[str, Any], input_names: Sequence[str] | None, dims: Sequence[Dim] = ()
+) -> Traced:
+    """Returns the traced model.
+
+    Raises:
+        ExportError: it is in training mode, not on the CPU, or cannot be traced; or torch needs a fixed size for one of the dims.
+    """
     if not isinstance(model, torch.nn.Module) and not callable(model):
         raise ExportError.of("torch export", "the model must be a torch.nn.Module or a function", type(model).__name__)
     forward = model.forward if isinstance(model, torch.nn.Module) else model
@@ -81,15 +100,77 @@ def trace(model: Any, example_inputs: Sequence[Any] | Mapping[str, Any], input_n
             raise ExportError.of(where, f"input '{name}' must be on the CPU", tensor.device)
 
     args, kwargs = _call(arguments, positional)
+    dynamic = None
+    if dims:
+        shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
+        args, kwargs, dynamic = _with_dims(module, dims, shapes, inputs, args, kwargs)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, args, kwargs).run_decompositions(_decompositions())
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic).run_decompositions(_decompositions())
     except Exception as error:  # whatever the model or the tracer raises
-        raise ExportError.of(
-            where, "torch.export must be able to trace the model", f"{type(error).__name__}: {_first_line(error)}"
-        ) from error
-    return Traced(program, module, arguments, positional, inputs)
+        raise ExportError.of(where, "torch.export must be able to trace the model", f"{type(error).__name__}: {_told(error)}") from error
+    return Traced(program, module, arguments, positional, inputs, _symbols(program, list(inputs), dims, where))
+
+
+def _with_dims(
+    module: torch.nn.Module,
+    dims: Sequence[Dim],
+    shapes: dict[str, tuple[int, ...]],
+    inputs: dict[str, torch.Tensor],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Returns arguments to trace with, and torch's ``dynamic_shapes`` for them. A symbolic size must be 2 or more while tracing."""
+    sizes = {name: max(size, 2) for name, size in hints(dims, shapes).items()}
+    tried = shapes_at(dims, shapes, sizes)
+    symbols = {dim.name: torch.export.Dim(dim.name, min=dim.low, max=dim.high) for dim in dims}
+    specs: dict[str, dict[int, Any]] = {name: {} for name in inputs}
+    for dim in dims:
+        for name, axis in axes_of(dim, shapes).items():
+            specs[name][axis] = symbols[dim.name]
+    arrays = draw_inputs({name: tensor.detach().numpy() for name, tensor in inputs.items()}, 0, tried)
+    names = {id(tensor): name for name, tensor in inputs.items()}
+    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    dynamic = pytree.tree_map(lambda leaf: specs[names[id(leaf)]] or None if isinstance(leaf, torch.Tensor) else None, bound)
+    resized = pytree.tree_map(
+        lambda leaf: torch.from_numpy(arrays[names[id(leaf)]]) if isinstance(leaf, torch.Tensor) else leaf, (args, kwargs)
+    )
+    return *resized, dynamic
+
+
+def _symbols(program: ExportedProgram, names: list[str], dims: Sequence[Dim], where: str) -> dict[str, sympy.Symbol]:
+    """Returns the symbol of each dim; raises ExportError for one that torch gave a fixed size after all."""
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    values = [placeholders[spec.arg.name].meta["val"] for spec in specs]
+    traced = dict(zip(names, (value for value in values if isinstance(value, torch.Tensor)), strict=True))
+    found = {}
+    for dim in dims:
+        (name, axis), *_ = axes_of(dim, {name: tuple(value.shape) for name, value in traced.items()}).items()
+        size = traced[name].shape[axis]
+        expression = size.node.expr if isinstance(size, torch.SymInt) else size
+        if not isinstance(expression, sympy.Symbol):
+            raise ExportError.of(where, f"dim '{dim.name}' must stay symbolic", f"{expression} for axis {axis} of '{name}'")
+        found[dim.name] = expression
+    return found
+
+
+def symbolic_sizes(traced: Traced) -> list[str]:
+    """Returns the sizes that occur in a traced program's shapes, as expressions over the dims; those the format cannot hold are left out."""
+    names = {symbol: sympy.Symbol(dim, integer=True, positive=True) for dim, symbol in traced.symbols.items()}
+    found: dict[str, None] = {}
+    for node in traced.program.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt) and not size.node.expr.free_symbols - names.keys():
+                text = str(size.node.expr.xreplace(names)).replace("Max(", "max(").replace("Min(", "min(")
+                try:
+                    parse_expr(text)
+                except ValueError:
+                    continue
+                found[text] = None
+    return list(found)
 
 
 def _check_mode(module: torch.nn.Module, where: str) -> None:
@@ -125,35 +206,82 @@ def _call(arguments: dict[str, Any], positional: int) -> tuple[tuple[Any, ...], 
     return tuple(value for _, value in items[:positional]), dict(items[positional:])
 
 
-def _first_line(error: Exception) -> str:
+def _told(error: Exception) -> str:
+    """Returns what an exception says: its first line, or of a list of violated constraints the entries."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else "no message"
+    entries = [line.removeprefix("- ").rstrip(".") for line in lines if line.startswith("- ")]
+    return "; ".join(entries) if entries else lines[0] if lines else "no message"
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns torch's decompositions without those of the composites that the executor has as ops of their own."""
+    """Returns torch's decompositions: without those of what the executor has as ops, and with some of its own that are no default."""
     table = torch.export.default_decompositions()
-    aten = torch.ops.aten
-    for kept in (aten.layer_norm.default, aten.linear.default, aten.scaled_dot_product_attention.default, aten.silu.default):
-        table.pop(kept)
+    for name in _KEPT.split():
+        packet, _, overload = name.partition(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
+    table.update(get_decompositions([getattr(torch.ops.aten, name) for name in _DECOMPOSED.split()]))
     return table
 
 
-def run_eagerly(traced: Traced, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Returns golden inputs and the model's own outputs for them, by interface name; on one thread, so that exports repeat bit for bit."""
-    inputs = golden_inputs({name: tensor.detach().numpy() for name, tensor in traced.inputs.items()}, seed)
+_KEPT = (
+    "layer_norm linear scaled_dot_product_attention silu group_norm rms_norm hardswish hardsigmoid softplus lstm.input gru.input "
+    "upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_linear1d.vec upsample_bilinear2d.vec "
+    "upsample_trilinear3d.vec upsample_bicubic2d.vec _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec "
+    "_upsample_nearest_exact3d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec"
+)
+
+_DECOMPOSED = "grid_sampler_2d col2im addmv addbmm dist"
+
+
+def run_eagerly(traced: Traced, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the model's own outputs by interface name; on one thread, so that exports repeat bit for bit."""
     remaining = iter(inputs.values())
 
     def golden(leaf: Any) -> Any:
         return torch.from_numpy(np.array(next(remaining))) if isinstance(leaf, torch.Tensor) else leaf
 
     args, kwargs = _call({name: pytree.tree_map(golden, value) for name, value in traced.arguments.items()}, traced.positional)
+    with _one_thread():
+        result = traced.module(*args, **kwargs)
+    return {name: leaf.detach().contiguous().numpy() for name, leaf in name_outputs(result) if isinstance(leaf, torch.Tensor)}
+
+
+def run_nodes(traced: Traced, values: Mapping[str, str], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Runs the traced program node by node and returns what torch has where the graph has a value.
+
+    Args:
+        traced: the model.
+        values: name of a node of the program -> value of the graph.
+        inputs: inputs by interface name.
+    """
+    found: dict[str, np.ndarray] = {}
+
+    class Recorder(torch.fx.Interpreter):
+        def run_node(self, node: torch.fx.Node) -> Any:
+            result = super().run_node(node)
+            if node.op == "call_function" and node.name in values and isinstance(result, torch.Tensor):
+                found.setdefault(values[node.name], result.detach().contiguous().numpy().copy())
+            return result
+
+    program, arrays, arguments = traced.program, iter(inputs.values()), []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            is_tensor = isinstance(spec.arg, TensorArgument)
+            arguments.append(torch.from_numpy(np.array(next(arrays))) if is_tensor else spec.arg.value)
+        else:
+            target = str(spec.target)
+            arguments.append(program.state_dict[target] if target in program.state_dict else program.constants[target])
+    with _one_thread():
+        Recorder(program.graph_module).run(*arguments, enable_io_processing=False)
+    return found
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.no_grad():
-            result = traced.module(*args, **kwargs)
+            yield
     finally:
         torch.set_num_threads(threads)
-    outputs = {name: leaf.detach().contiguous().numpy() for name, leaf in name_outputs(result) if isinstance(leaf, torch.Tensor)}
-    return inputs, outputs

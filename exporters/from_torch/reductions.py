@@ -1,4 +1,4 @@
-"""Lowerings of reductions, their composites (variance), and arg-reductions."""
+"""Lowerings of reductions, their composites (variance), arg-reductions, running sums and the like, and sorting."""
 
 from __future__ import annotations
 
@@ -111,6 +111,66 @@ def _variance(ctx: Context, x: str, dims: Dims, correction: float | None, keepdi
     return str(ctx.add("div", [total, ctx.scalar(max(count, 0), dtype)], rounding="true"))
 
 
+@ATEN.lowers("aten.var.dim")
+def _variance_of_dims(ctx: Context, x: str, dims: Dims, unbiased: bool, keepdim: bool) -> str:
+    return _variance(ctx, x, dims, int(unbiased), keepdim)
+
+
 @ATEN.lowers("aten.var_mean.correction")
 def _variance_and_mean(ctx: Context, x: str, dims: Dims, correction: float | None, keepdim: bool) -> tuple[str, str]:
     return _variance(ctx, x, dims, correction, keepdim), _reduce(ctx, x, "mean", dims, keepdim)
+
+
+@ATEN.lowers("aten.cumsum", "aten.cumprod", "aten.logcumsumexp")
+def _cumulative(ctx: Context, x: str, dim: int, dtype: object = None) -> str:
+    """Computed in the result's type: i64 for bools and integers."""
+    kind = {"cumsum": "sum", "cumprod": "prod", "logcumsumexp": "logsumexp"}[ctx.packet]
+    return _run(ctx, ctx.cast(x, ctx.result().dtype), kind, dim)
+
+
+@ATEN.lowers("aten.cummax", "aten.cummin")
+def _cumulative_extreme(ctx: Context, x: str, dim: int) -> tuple[str, None]:
+    return _run(ctx, x, ctx.packet.removeprefix("cum"), dim), None
+
+
+def _run(ctx: Context, x: str, kind: str, dim: int) -> str:
+    if not ctx.type(x).rank:
+        return x
+    return str(ctx.step("cumulative", [x], kind=kind, axis=ctx.axis(x, dim), exclusive=False, reverse=False))
+
+
+@ATEN.lowers("aten.sort.default")
+def _sort(ctx: Context, x: str, dim: int, descending: bool) -> tuple[str, str]:
+    return _sort_stable(ctx, x, False, dim, descending)
+
+
+@ATEN.lowers("aten.sort.stable")
+def _sort_stable(ctx: Context, x: str, stable: bool | None, dim: int, descending: bool) -> tuple[str, str]:
+    shape = ctx.type(x).shape
+    line = x if shape else ctx.reshape(x, [1])
+    values, indices = ctx.step("sort", [line], axis=ctx.axis(x, dim), descending=descending, stable=bool(stable), index_dtype="i64")
+    return ctx.reshape(values, shape), ctx.reshape(indices, shape)
+
+
+@ATEN.lowers("aten.topk")
+def _topk(ctx: Context, x: str, k: int, dim: int, largest: bool, is_sorted: bool) -> tuple[str, str]:
+    """Among equals torch leaves the order open (and does not take the first ones); here the lowest index comes first."""
+    shape = ctx.type(x).shape
+    line = x if shape else ctx.reshape(x, [1])
+    attrs = {"k": k, "axis": ctx.axis(x, dim), "largest": largest, "sorted": is_sorted, "index_dtype": "i64"}
+    values, indices = ctx.step("topk", [line], **attrs)
+    return (values, indices) if shape else (ctx.reshape(values, shape), ctx.reshape(indices, shape))
+
+
+@ATEN.lowers("aten.kthvalue")
+def _kth_value(ctx: Context, x: str, k: int, dim: int, keepdim: bool) -> tuple[str, str]:
+    shape = ctx.type(x).shape
+    axis = ctx.axis(x, dim)
+    line = x if shape else ctx.reshape(x, [1])
+    results = ctx.step("sort", [line], axis=axis, descending=False, stable=False, index_dtype="i64")
+    rank = ctx.type(line).rank
+    bounds = [(k - 1, k) if index == axis else (0, size) for index, size in enumerate(ctx.type(line).shape)]
+    start, limit = zip(*bounds, strict=True)
+    cut = [ctx.step("slice", [result], start=start, limit=limit, strides=(1,) * rank) for result in results]
+    kept = shape[:axis] + ((1,) if keepdim and shape else ()) + shape[axis + 1 :]
+    return ctx.reshape(cut[0], kept), ctx.reshape(cut[1], kept)

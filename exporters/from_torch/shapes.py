@@ -54,6 +54,27 @@ def _expand(ctx: Context, x: str, *_: object) -> str:
     return x if ctx.type(x).shape == shape else str(ctx.add("broadcast", [x], shape=shape))
 
 
+@ATEN.lowers("aten.full", "aten.scalar_tensor", "aten.empty", "aten.empty_strided")
+def _created(ctx: Context, *arguments: object) -> str:
+    """A tensor of one number, of a size that is symbolic: others are computed at export. Whatever ``empty`` holds is 0 here."""
+    value = {"full": arguments[1], "scalar_tensor": arguments[0]}.get(ctx.packet, 0)
+    result = ctx.result()
+    return str(ctx.add("broadcast", [ctx.scalar(value, result.dtype)], shape=result.shape))  # type: ignore[arg-type]
+
+
+@ATEN.lowers("aten.arange.start_step")
+def _arange(ctx: Context, start: Scalar, end: Scalar, step: Scalar, dtype: object) -> str:
+    """Numbers of a symbolic count, in float64 on the way to floats, as torch computes them."""
+    result = ctx.result()
+    wide = DType.F64 if result.dtype.is_float else DType.I64
+    x = ctx.step("iota", [], dtype=wide.value, shape=result.shape, axis=0)
+    if step != 1:
+        x = ctx.step("mul", [x, ctx.scalar(step, wide)])
+    if start != 0:
+        x = ctx.step("add", [x, ctx.scalar(start, wide)])
+    return ctx.cast(x, result.dtype)
+
+
 @ATEN.lowers("aten.full_like", "aten.fill.Scalar", "aten.new_full")
 def _full(ctx: Context, x: str, *arguments: object) -> str:
     value = arguments[-2] if ctx.packet == "new_full" else arguments[0]
@@ -177,6 +198,8 @@ def _roll(ctx: Context, x: str, shifts: Sequence[int], dims: Sequence[int]) -> s
 def _constant_pad(ctx: Context, x: str, pads: Sequence[int], value: Scalar) -> str:
     """Pads as torch lists them: (low, high) from the last axis backwards, negative ones crop."""
     low, high = _pads(ctx, x, pads)
+    if not any((*low, *high)):
+        return x
     return str(ctx.add("pad", [x], mode="constant", low=low, high=high, interior=(0,) * len(low), value=float(value)))
 
 
@@ -196,68 +219,46 @@ _edge_pad("reflection_pad", "reflect")
 _edge_pad("replication_pad", "edge")
 
 
-def _take(ctx: Context, x: str, indices: str, axis: int, *, wrap: bool) -> str:
-    indices = indices if ctx.type(indices).dtype in (DType.I32, DType.I64) else ctx.cast(indices, DType.I64)
-    return str(ctx.add("take", [x, indices], axis=axis, oob="error", wrap_negative=wrap, fill_value=None))
+@ATEN.lowers("aten.diagonal")
+def _diagonal(ctx: Context, x: str, offset: int, first: int, second: int) -> str:
+    """The two axes come last and are merged into one, of which every (columns + 1)-th element is taken."""
+    rank = ctx.type(x).rank
+    a, b = ctx.axis(x, first), ctx.axis(x, second)
+    turned = ctx.step("transpose", [x], perm=(*(axis for axis in range(rank) if axis not in (a, b)), a, b))
+    *rest, rows, columns = ctx.type(turned).shape
+    start = max(-offset, 0) * columns + max(offset, 0)
+    return _pick(ctx, ctx.reshape(turned, [*rest, rows * columns]), start + (columns + 1) * np.arange(ctx.result().shape[-1]))
 
 
-@ATEN.lowers("aten.embedding")
-def _embedding(ctx: Context, weight: str, indices: str, *_: object) -> str:
-    return _take(ctx, weight, indices, 0, wrap=False)
+@ATEN.lowers("aten.as_strided")
+def _as_strided(ctx: Context, x: str, size: Sequence[int], stride: Sequence[int], offset: int | None) -> str:
+    """Elements at given places of the memory of ``x``, which must be laid out in order."""
+    source = ctx.node.args[0].meta["val"]
+    if not source.is_contiguous() or source.storage_offset() or any(not isinstance(number, int) for number in (*size, *stride)):
+        raise RefusedError("it looks into the memory of a tensor that is a view of another")
+    places = np.full((), offset or 0)
+    for count, step in zip(size, stride, strict=True):
+        places = places[..., None] + step * np.arange(count)
+    flat = ctx.reshape(x, [math.prod(ctx.type(x).shape)])
+    return ctx.reshape(_pick(ctx, flat, places.reshape(-1)), size)
 
 
-@ATEN.lowers("aten.index_select")
-def _index_select(ctx: Context, x: str, dim: int, indices: str) -> str:
-    line = x if ctx.type(x).rank else ctx.reshape(x, [1])
-    picked = _take(ctx, line, ctx.reshape(indices, [ctx.type(indices).size]), ctx.axis(x, dim), wrap=False)
-    return ctx.reshape(picked, ctx.result().shape)
+@ATEN.lowers("aten.unfold")
+def _unfold(ctx: Context, x: str, dim: int, size: int, step: int) -> str:
+    """Windows along an axis, their elements on a new last axis."""
+    if not ctx.type(x).rank:
+        return ctx.reshape(x, [size])
+    axis, rank = ctx.axis(x, dim), ctx.type(x).rank
+    count = ctx.result().shape[axis]
+    last = ctx.step("transpose", [x], perm=(*(a for a in range(rank) if a != axis), axis))
+    places = step * np.arange(count)[:, None] + np.arange(size)
+    *rest, _ = ctx.type(last).shape
+    windows = ctx.reshape(_pick(ctx, last, places.reshape(-1)), [*rest, count, size])
+    return str(ctx.add("transpose", [windows], perm=(*range(axis), rank - 1, *range(axis, rank - 1), rank)))
 
 
-@ATEN.lowers("aten.index", "aten._unsafe_index")
-def _index(ctx: Context, x: str, indices: Sequence[str | None]) -> str:
-    """Advanced indexing: one index tensor is a ``take``; several are one ``take`` from their axes merged into one.
-
-    A merged index is right only where every single one is in range, which is checked here: they must be known at export. The indexed axes
-    come first in the result if they are not adjacent, as in NumPy.
-    """
-    ctx.result()  # refuses a mask that depends on data with a better reason
-    axes = [axis for axis, index in enumerate(indices) if index is not None]
-    given = [index for index in indices if index is not None]
-    if any(ctx.type(index).dtype is DType.BOOL for index in given):
-        raise RefusedError("indexing with a mask is not supported")
-    if len(axes) == 1:
-        return _take(ctx, x, given[0], axes[0], wrap=True)
-    known = [ctx.known(index) for index in given]
-    shape = ctx.type(x).shape
-    merged = np.zeros((), np.int64)
-    for axis, array in zip(axes, known, strict=True):
-        if array is None:
-            raise RefusedError("several index tensors that depend on the inputs are not supported")
-        if array.size and not (-shape[axis] <= array.min() and array.max() < shape[axis]):
-            raise RefusedError(f"an index is out of range of axis {axis} with {shape[axis]} elements")
-        merged = merged * shape[axis] + np.where(array < 0, array + shape[axis], array)
-    adjacent = axes == list(range(axes[0], axes[-1] + 1))
-    if not adjacent:
-        rest = [axis for axis in range(len(shape)) if axis not in axes]
-        x = ctx.step("transpose", [x], perm=(*axes, *rest))
-        shape = ctx.type(x).shape
-    first = axes[0] if adjacent else 0
-    x = ctx.reshape(x, (*shape[:first], math.prod(shape[first : first + len(axes)]), *shape[first + len(axes) :]))
-    return _take(ctx, x, ctx.builder.constant(merged, f"{ctx.node.name}.indices"), first, wrap=False)
-
-
-def _upsample_nearest(spatial: int) -> None:
-    @ATEN.lowers(f"aten.upsample_nearest{spatial}d.vec")
-    def lower(ctx: Context, x: str, output_size: Sequence[int] | None, scale_factors: Sequence[float] | None) -> str:
-        """Takes element floor(i * size / output size) along each axis; a given scale factor counts as it is, in float32 as in torch."""
-        shape, result = ctx.type(x).shape, ctx.result().shape
-        for number, axis in enumerate(range(len(shape) - spatial, len(shape))):
-            scale = np.float32(1 / scale_factors[number] if scale_factors else shape[axis] / result[axis])
-            positions = np.floor(np.arange(result[axis], dtype=np.float32) * scale).astype(np.int64)
-            indices = ctx.builder.constant(np.minimum(positions, shape[axis] - 1), f"{ctx.node.name}.indices")
-            x = ctx.step("take", [x, indices], axis=axis, oob="error", wrap_negative=False, fill_value=None)
-        return x
-
-
-for _rank in (1, 2, 3):
-    _upsample_nearest(_rank)
+def _pick(ctx: Context, x: str, places: np.ndarray) -> str:
+    """Takes elements known at export along the last axis."""
+    indices = ctx.builder.constant(places.astype(np.int64), f"{ctx.node.name}.indices")
+    axis = ctx.type(x).rank - 1
+    return str(ctx.step("take", [x, indices], axis=axis, oob="error", wrap_negative=False, fill_value=None))

@@ -1,4 +1,7 @@
-"""The JAX models of the zoo: functions of a parameter pytree that NumPy draws from a fixed seed; no bias, scale or statistic is 0 or 1."""
+"""The JAX models of the zoo: functions of a parameter pytree, and flax.nnx modules.
+
+NumPy draws all weights from a fixed seed; no bias, scale or statistic is 0 or 1.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def jax_mlp() -> tuple[Any, Any]:
             x = jax.nn.relu(x @ params[name]["kernel"] + params[name]["bias"])
         return x @ params["logits"]["kernel"] + params["logits"]["bias"]
 
-    return functools.partial(mlp, params), (generator.standard_normal((1, 784), np.float32),)
+    return functools.partial(mlp, params), (generator.standard_normal((batch, 784), np.float32),)
 
 
 @zoo_model("jax_cnn", description="three convolutions with batch norm, relu and pools on 32x32x3 (NHWC), 10 classes", default=True)
@@ -75,4 +78,56 @@ def jax_cnn() -> tuple[Any, Any]:
             x = jax.nn.relu(batch_norm(params[f"norm_{index}"], convolution(params[f"conv_{index}"], x)))
         return x.mean((1, 2)) @ params["logits"]["kernel"] + params["logits"]["bias"]
 
-    return functools.partial(cnn, params), (generator.standard_normal((1, 32, 32, 3), np.float32),)
+    return functools.partial(cnn, params), (generator.standard_normal((batch, 32, 32, 3), np.float32),)
+
+
+@zoo_model("jax_transformer", description="flax.nnx decoder: 4 layers, width 256, 8 heads, causal, tied embedding, 64 tokens", default=True)
+def jax_transformer(size: str, batch: int) -> tuple[Any, Any]:
+    from exporters.models.jax_networks import Decoder, randomised
+
+    options = {"width": 256, "heads": 8, "depth": 4, "vocabulary": 1000, "tokens": 64}
+    if size == "tiny":
+        options = {"width": 16, "heads": 2, "depth": 2, "vocabulary": 40, "tokens": 12}
+    ids = np.random.default_rng(13).integers(0, options["vocabulary"], (batch, options["tokens"]), np.int32)
+    return randomised(Decoder(**options), 3), (ids,)
+
+
+@zoo_model("jax_resnet50", description="ResNet-50 in flax.nnx, 224x224x3 (NHWC), 1000 classes")
+def jax_resnet50(size: str, batch: int) -> tuple[Any, Any]:
+    from exporters.models.jax_networks import ResNet, randomised
+
+    depths, width, classes, side = ((3, 4, 6, 3), 64, 1000, 224) if size == "full" else ((1, 2), 8, 10, 32)
+    return randomised(ResNet(depths, width, classes), 4), (_images(14, batch, side),)
+
+
+@zoo_model("jax_vit_s16", description="ViT-S/16 in flax.nnx, 224x224x3 (NHWC), 1000 classes")
+def jax_vit_s16(size: str, batch: int) -> tuple[Any, Any]:
+    from exporters.models.jax_networks import VisionTransformer, randomised
+
+    options = {"side": 224, "patch": 16, "width": 384, "heads": 6, "depth": 12, "classes": 1000}
+    if size == "tiny":
+        options = {"side": 16, "patch": 4, "width": 16, "heads": 2, "depth": 2, "classes": 10}
+    return randomised(VisionTransformer(**options), 5), (_images(15, batch, options["side"]),)
+
+
+@zoo_model("jax_gru", description="two flax.nnx GRU layers of 256 (lax.scan) over 50 steps of 64 features, 10 classes", default=True)
+def jax_gru(size: str, batch: int) -> tuple[Any, Any]:
+    from exporters.models.jax_networks import Gru, randomised
+
+    features, width, steps = (64, 256, 50) if size == "full" else (4, 8, 6)
+    x = np.random.default_rng(16).standard_normal((batch, steps, features), np.float32)
+    return randomised(Gru(features, width, 2, 10), 6), (x,)
+
+
+@zoo_model("jax_mixer", description="MLP-Mixer-S/16 in flax.nnx, 224x224x3 (NHWC), 1000 classes")
+def jax_mixer(size: str, batch: int) -> tuple[Any, Any]:
+    from exporters.models.jax_networks import Mixer, randomised
+
+    options = {"side": 224, "patch": 16, "width": 512, "across_tokens": 256, "across_channels": 2048, "depth": 8, "classes": 1000}
+    if size == "tiny":
+        options = {"side": 16, "patch": 4, "width": 16, "across_tokens": 8, "across_channels": 24, "depth": 2, "classes": 10}
+    return randomised(Mixer(**options), 7), (_images(17, batch, options["side"]),)
+
+
+def _images(seed: int, batch: int, side: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((batch, side, side, 3), np.float32)

@@ -41,7 +41,7 @@ def calibrated(module: Any, inputs: Sequence[torch.Tensor]) -> torch.nn.Module:
         axes = [axis for axis in range(arguments[0].dim()) if axis != 1]
         variance, mean = torch.var_mean(arguments[0], axes, correction=0)
         mean += norm.running_mean * variance.sqrt()  # randomised: a tenth of the deviation off
-        variance = variance * norm.running_var + 1e-6
+        variance = variance.clamp(variance.mean() / 4) * norm.running_var  # a channel that hardly varies must not be blown up
         for statistic, value in ((norm.running_mean, mean), (norm.running_var, variance)):
             statistic.copy_(torch.tensor([float(f"{number:.2e}") for number in value.tolist()]))
 

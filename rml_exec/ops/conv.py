@@ -78,11 +78,11 @@ def _conv(
     batch, _, *sizes = x.shape
     outputs, inputs, *extents = w.shape
     counts = window_counts(sizes, extents, strides, pads, dilations)
-    weights = w.reshape(groups, outputs // groups, inputs, *extents)
+    weights = w.reshape(groups, outputs // groups, inputs, -1)
     result = np.zeros((batch, groups, outputs // groups, math.prod(counts)), x.dtype)
     # One matrix product per tap, so that memory stays that of the operands however large the window is.
-    for position, seen in taps(x, extents, strides, pads, dilations, counts, 0):
-        result += weights[:, :, :, *position] @ seen.reshape(batch, groups, inputs, math.prod(counts))
+    for tap, (_, seen) in enumerate(taps(x, extents, strides, pads, dilations, counts, 0)):
+        result += weights[..., tap] @ seen.reshape(batch, groups, inputs, math.prod(counts))
     return _with_bias(result.reshape(batch, outputs, *counts), bias, data_layout)
 
 
@@ -160,15 +160,15 @@ def _conv_transpose(
         max((size - 1) * stride + dilation * (extent - 1) + 1, low + count)
         for size, extent, stride, dilation, low, count in zip(sizes, extents, strides, dilations, lows, counts, strict=True)
     ]
-    weights = w.reshape(groups, inputs // groups, outputs, *extents).swapaxes(1, 2)
+    weights = w.reshape(groups, inputs // groups, outputs, -1).swapaxes(1, 2)
     seen = x.reshape(batch, groups, inputs // groups, math.prod(sizes))
     full = np.zeros((batch, groups * outputs, *reach), x.dtype)
-    for position in np.ndindex(*extents):
+    for tap, position in enumerate(np.ndindex(*extents)):
         grid = tuple(
             slice(offset * dilation, offset * dilation + (size - 1) * stride + 1 if size else 0, stride)
             for offset, dilation, size, stride in zip(position, dilations, sizes, strides, strict=True)
         )
-        full[:, :, *grid] += (weights[:, :, :, *position] @ seen).reshape(batch, groups * outputs, *sizes)
+        full[:, :, *grid] += (weights[..., tap] @ seen).reshape(batch, groups * outputs, *sizes)
     y = full[:, :, *(slice(low, low + count) for low, count in zip(lows, counts, strict=True))]
     return _with_bias(y, bias, data_layout)
 

@@ -53,7 +53,7 @@ def _scatter_along_axis(
     at, outside = positions(indices, x.shape[axis], wrap_negative)
     if oob == "error":
         refuse_outside(indices, outside, axis, x.shape[axis])
-    full = [at if i == axis else own for i, own in enumerate(np.indices(at.shape))]
+    full: list[np.ndarray] = [at if i == axis else own for i, own in enumerate(np.indices(at.shape))]
     kept = ~outside if oob == "drop" else np.ones(at.shape, np.bool_)
     return _write(x, tuple(index[kept] for index in full), updates[kept], reduce)
 

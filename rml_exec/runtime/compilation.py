@@ -15,7 +15,16 @@ from rml_exec.plan.aliases import View, resolve_views
 from rml_exec.plan.execution_plan import ExecutionPlan
 from rml_exec.plan.lifetimes import annotate
 from rml_exec.plan.memory import MemoryPlan, plan_memory
-from rml_exec.runtime import lower_attention, lower_composites, lower_conv, lower_data, lower_elementwise, lower_linear, lower_rows  # noqa: F401  (they register their lowerings)
+from rml_exec.runtime import (  # noqa: F401  (they register their lowerings)
+    lower_attention,
+    lower_composites,
+    lower_conv,
+    lower_conv_transpose,
+    lower_data,
+    lower_elementwise,
+    lower_linear,
+    lower_rows,
+)
 from rml_exec.runtime.control import ControlNode, ControlStep, Functions, Instruction, Program, lower_control, segmented
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, Part, Scratch, copy_step, get_lowering
 from rml_exec.runtime.places import ARENA, CONSTANT, INPUT, NOWHERE, OUTPUT, NumpyStep, Place, StridedValue

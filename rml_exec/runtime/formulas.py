@@ -96,8 +96,8 @@ def _atan_positive(p: Primitives, a: str) -> str:
     turned = p("div", -1.0, a, rounding="true")
     shifted = p("div", p("sub", a, 1.0), p("add", a, 1.0), rounding="true")
     reduced = p("select", far, turned, p("select", middle, shifted, a))
-    zero = p("sub", reduced, reduced)
-    base = p("select", far, p("add", zero, math.pi / 2), p("select", middle, p("add", zero, math.pi / 4), zero))
+    quarter, nothing = (p.constant(np.asarray(angle, np.float32)) for angle in (math.pi / 4, 0.0))
+    base = p("select", far, math.pi / 2, p("select", middle, quarter, nothing))
     series = p("mul", _polynomial(p, p("mul", reduced, reduced), _ATAN), reduced)
     return p("add", base, p("add", series, reduced))
 
@@ -202,7 +202,7 @@ def _formula(program: Program, node: Node, operands: list[str], dtype: DType) ->
     y = _FORMULAS[node.op](Primitives(formula), *node.inputs, **node.attrs)
     for name, value in formula.scalars.items():
         program.types[name], program.scalars[name] = formula.type(name), value
-        program.same_as[name] = program.constant(value, dtype)
+        program.same_as[name] = program.constant(value, formula.type(name).dtype)
     for part in formula.body:
         program.select(part)
     program.same_as[result] = program.resolve(y)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rml_exec.ir.graph import Node
 from rml_exec.ops.decompose import Primitives
-from rml_exec.plan.aliases import contiguous_strides
+from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.runtime.formulas import Formula
 from rml_exec.runtime.lower_elementwise import Tensor
 from rml_exec.runtime.lower_linear import gemm_step, pack_step, packed
@@ -271,16 +271,18 @@ def lower_group_norm(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         return None
     shape = result.type.shape
     order = [0, axis, *(other for other in range(1, len(shape)) if other != axis)]
-    moved = TensorType(DType.F32, tuple(shape[at] for at in order))
     rows = shape[0] * groups
-    source: Operand = ctx.contiguous(x) if order == sorted(order) else _moved(ctx, x, moved, order)
     given = {name: vector for name, vector in zip(("scale", "bias"), vectors, strict=True) if vector is not None}
     whole = order == sorted(order) and not given
     normal: Operand = result.name if whole else ctx.scratch(result.type.nbytes)
-    steps = [NativeStep("layer_norm", (rows, result.type.size // rows, float_bits(node.attrs["eps"])), (normal, source, None, None))]
+    steps = [
+        NativeStep(
+            "layer_norm", (rows, result.type.size // rows, float_bits(node.attrs["eps"])), (normal, moved(ctx, x, order), None, None)
+        )
+    ]
     if whole:
         return steps
-    dense = contiguous_strides(moved.shape)
+    dense = contiguous_strides(tuple(shape[at] for at in order))
     tensors = {"y": Tensor(normal, result.type, tuple(dense[order.index(at)] for at in range(len(shape))))}
     along = (shape[axis],) + (1,) * (len(shape) - axis - 1)
     for name, vector in given.items():
@@ -294,8 +296,12 @@ def lower_group_norm(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     return [*steps, formula.step(tensors, {y: result.name})]
 
 
-def _moved(ctx: LowerContext, x: str, type_: TensorType, order: Sequence[int]) -> Operand:
-    """Returns a copy of x with its axes in another order."""
+def moved(ctx: LowerContext, x: str, order: Sequence[int]) -> Operand:
+    """Returns x in C order with its axes in another order: itself where it lies so already, else a copy in scratch."""
+    type_ = TensorType(ctx.type(x).dtype, tuple(ctx.type(x).shape[at] for at in order))
+    strides = tuple(ctx.strides(x)[at] for at in order)
+    if reads_contiguous(View(x, 0, strides), type_.shape):
+        return x
     part = ctx.scratch(type_.nbytes)
-    ctx.prologue.append(copy_step(part, x, type_, [ctx.strides(x)[at] for at in order]))
+    ctx.prologue.append(copy_step(part, x, type_, strides))
     return part

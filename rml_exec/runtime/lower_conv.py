@@ -80,9 +80,9 @@ def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         image_floats, out_floats = height * width * channels, pixels * oc
         if ic == 1 and groups == channels == oc:
             per_tap = shared_data(weights, ("taps",), lambda: weights.reshape(oc, taps).T)
-            step_taps = attrs["strides"][1] if attrs["dilations"][1] == 1 else 0  # neighbours share kw - step taps of a row
-            params = (n, out_height, out_width, taps, channels, kernel[1], step_taps, image_floats, out_floats)
-            step = NativeStep("conv_depthwise", params, (target, source, per_tap, *tail))
+            lows = tuple(low for low, _ in attrs["pads"])
+            params = (n, out_height, out_width, *kernel, channels, height, width, *attrs["strides"], *lows, *attrs["dilations"])
+            step = NativeStep("conv_depthwise", params, (target, source, per_tap, bias_operand, zeros))
         else:
             per_group = oc // groups
             panels = shared_data(weights, ("conv", groups), lambda: _packed_groups(weights, groups))

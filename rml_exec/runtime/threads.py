@@ -12,14 +12,14 @@ __all__ = ["available_cpus", "thread_count"]
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def _cgroup_quota(root: Path = _CGROUP) -> float | None:
+def _cgroup_quota() -> float | None:
     """Returns the CPUs' worth of time that the control group grants, or None without a limit (cgroup v2, then v1)."""
     try:
-        quota, period = (root / "cpu.max").read_text().split()[:2]
+        quota, period = (_CGROUP / "cpu.max").read_text().split()[:2]
     except (OSError, ValueError):
         try:
-            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+            quota = (_CGROUP / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (_CGROUP / "cpu" / "cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
     try:

@@ -52,11 +52,12 @@ static rml_place random_constant(int64_t floats) {
 }
 
 static rml_place packed_constant(int64_t k, int64_t n) {
-  float *matrix = allocate((size_t)(k * n) * sizeof *matrix), *panels = allocate((size_t)program.isa->packed_b_floats(k, n) * sizeof *panels);
+  size_t bytes = (size_t)program.isa->packed_b_floats(k, n) * sizeof(float);
+  float *matrix = allocate((size_t)(k * n) * sizeof *matrix), *panels = allocate(bytes);
   fill(matrix, k * n);
   program.isa->pack_b(panels, matrix, k, n, n, 1);
   free(matrix);
-  return constant(panels, program.isa->packed_b_floats(k, n) * 4);
+  return constant(panels, (int64_t)bytes);
 }
 
 // Offsets of the taps of a 3x3 convolution with padding 1 over [SIZE, SIZE, channels].
@@ -95,17 +96,19 @@ static void build(const rml_isa *isa) {
   STEP(RML_STEP_copy, PARAMS(4, 2, PIXELS, IC, IC, 1, IC, 1), a, x);
   STEP(RML_STEP_conv, PARAMS(1, PIXELS, TAPS, IC, OC, 1, 0, OC, 0), b, a, packed_constant(TAPS * IC, OC), random_constant(OC),
        offsets_constant(IC), zeros);
-  STEP(RML_STEP_conv_depthwise, PARAMS(1, SIZE, SIZE, TAPS, OC, 3, 1, 0, 0), a, b, random_constant(TAPS * OC), random_constant(OC),
-       offsets_constant(OC), zeros);
+  STEP(RML_STEP_conv_depthwise, PARAMS(1, SIZE, SIZE, 3, 3, OC, SIZE, SIZE, 1, 1, 1, 1, 1, 1), a, b, random_constant(TAPS * OC),
+       random_constant(OC), zeros);
   STEP(RML_STEP_layer_norm, PARAMS(PIXELS, OC, eps_bits), a, a, random_constant(OC), none);
   STEP(-1, PARAMS(0), none);
   STEP(RML_STEP_elementwise,
-       PARAMS(PIXELS * OC, PIXELS * OC, 0, 256, 1, 2, 0, 0, 3, 0, 4, 4, 1, 1, 4, 1, 1, EW_load | 1 << 16, EW_add | 2 << 16, EW_store), b, a, b);
+       PARAMS(PIXELS * OC, PIXELS * OC, 0, 256, 1, 2, 0, 0, 3, 0, 4, 4, 1, 1, 4, 1, 1, EW_load | 1 << 16, EW_add | 2 << 16, EW_store),
+       b, a, b);
   STEP(RML_STEP_pool, PARAMS(1, OC, 0, 0, 1, 1, 1, 1, 0, 1, SIZE, SIZE, 3, 1, 1, 1, SIZE, SIZE, 3, 1, 1, 1), a, b);
   STEP(RML_STEP_pack_b, PARAMS(1, OC, PIXELS, 0, 1, OC), panels, a);
   STEP(RML_STEP_gemm, PARAMS(1, OC, PIXELS, OC, OC, PIXELS, 0, 0, 0), b, a, panels, none);
   STEP(RML_STEP_softmax, PARAMS(OC, PIXELS, 1, 0, 0), b, b);
-  STEP(RML_STEP_gemm, PARAMS(1, OC, COLUMNS, PIXELS, PIXELS, COLUMNS, 0, 0, 0), a, b, packed_constant(PIXELS, COLUMNS), random_constant(COLUMNS));
+  STEP(RML_STEP_gemm, PARAMS(1, OC, COLUMNS, PIXELS, PIXELS, COLUMNS, 0, 0, 0), a, b, packed_constant(PIXELS, COLUMNS),
+       random_constant(COLUMNS));
   STEP(RML_STEP_reduce, PARAMS(1, OC, COLUMNS, 0, 0), b, a);
   STEP(RML_STEP_copy, PARAMS(4, 2, COLUMNS, 1, 1, 1, 1, 1), y, b);
 }

@@ -99,17 +99,18 @@ def test_conv_has_the_same_bits_as_im2col_and_gemm_for_any_isa_and_threads(run_s
 
 def _depthwise(run_step, x, w, bias, kernel, stride, pad, dilation, *, isa, threads=1):
     n, height, width, channels = x.shape
-    table = _offsets((height, width), channels, kernel, stride, pad, dilation)
     lines, columns = _out_size((height, width), kernel, stride, pad, dilation)
-    step = stride[1] if dilation[1] == 1 else 0
-    params = [n, lines, columns, len(w), channels, kernel[1], step, height * width * channels, lines * columns * channels]
-    operands = [x, w[:, 0], bias, table, np.zeros(channels, np.float32)]
+    params = [n, lines, columns, *kernel, channels, height, width, *stride, pad[0][0], pad[1][0], *dilation]
+    operands = [x, w[:, 0], bias, np.zeros(channels, np.float32)]
     return run_step("conv_depthwise", params, ((n, lines * columns, channels), np.float32), operands, isa=isa, threads=threads)
 
 
 GEOMETRIES = {
     "3x3": ((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)),
     "3x3 stride 2": ((3, 3), (2, 2), ((0, 1), (0, 1)), (1, 1)),
+    "3x3 stride 2 and 1": ((3, 3), (2, 1), ((1, 1), (1, 1)), (1, 1)),
+    "3x3 valid": ((3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1)),
+    "3x3 wide pads": ((3, 3), (2, 2), ((3, 4), (4, 3)), (1, 1)),
     "3x3 stride 3": ((3, 3), (3, 3), ((1, 1), (1, 1)), (1, 1)),
     "3x3 dilated": ((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)),
     "5x5": ((5, 5), (1, 1), ((2, 2), (2, 2)), (1, 1)),
@@ -121,8 +122,9 @@ GEOMETRIES = {
 @pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_depthwise_equals_reference(run_step, isa, geometry, threads):
-    for channels, with_bias in itertools.product((1, 16, 50, 96), (True, False)):
-        x, w, bias = _data(2, (7, 9), channels, int(np.prod(geometry[0])), 1, channels)
+    sizes = ((7, 9), (8, 17))
+    for channels, with_bias, size in itertools.product((1, 16, 50, 96), (True, False), sizes):
+        x, w, bias = _data(2, size, channels, int(np.prod(geometry[0])), 1, channels)
         got = _depthwise(run_step, x, w, bias if with_bias else None, *geometry, isa=isa, threads=threads)
         _assert_close(got, *_reference(x, w, bias if with_bias else None, channels, *geometry), len(w))
 

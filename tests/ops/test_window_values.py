@@ -114,3 +114,50 @@ def test_count_include_pad_with_ceil_mode_is_pad_then_valid():
     padded = run("pad", x, mode="constant", low=(0, 0, 1), high=(0, 0, 1), interior=(0, 0, 0), value=0.0)
     attrs = {"window": (3,), "strides": (3,), "pads": ((0, 1),), "data_layout": "NCHW", "divisor": "valid", "divisor_value": None}
     np.testing.assert_allclose(run("avg_pool", padded, **attrs)[0, 0], [2 / 3, 1, 1 / 2])
+
+
+TURNED = {"strides": (1, 1), "pads": ((0, 0), (0, 0)), "dilations": (1, 1), "groups": 1, "data_layout": "NCHW", "output_padding": (0, 0)}
+
+
+def spread(x, w, **changed):
+    return run("conv2d_transpose", np.asarray(x, float)[None, None], np.asarray(w, float)[None, None], None, **{**TURNED, **changed})[0, 0]
+
+
+def test_each_element_adds_its_window():
+    np.testing.assert_array_equal(spread([[1, 10]], [[1, 2, 3]]), [[1, 12, 23, 30]])
+    np.testing.assert_array_equal(spread([[1, 10]], [[1, 2, 3]], strides=(1, 2)), [[1, 2, 13, 20, 30]])
+    np.testing.assert_array_equal(spread([[1, 10]], [[1, 2, 3]], dilations=(1, 2)), [[1, 10, 2, 20, 3, 30]])
+
+
+def test_pads_crop_the_result_and_output_padding_adds_behind():
+    np.testing.assert_array_equal(spread([[1, 10]], [[1, 2, 3]], pads=((0, 0), (1, 0))), [[12, 23, 30]])
+    np.testing.assert_array_equal(spread([[1, 10]], [[1, 2, 3]], pads=((0, 0), (0, 2))), [[1, 12]])
+    np.testing.assert_array_equal(spread([[1, 10]], [[1, 2, 3]], output_padding=(0, 2)), [[1, 12, 23, 30, 0, 0]])
+    cropped = spread([[1, 10]], [[1, 2, 3]], pads=((0, 0), (1, 1)), output_padding=(0, 1))
+    np.testing.assert_array_equal(cropped, [[12, 23, 30]])  # what the crop took away comes back, not a zero
+    assert spread([[1]], [[1]], pads=((1, 0), (0, 0))).shape == (0, 1)
+
+
+def test_transpose_is_the_adjoint_of_conv2d():
+    random = np.random.default_rng(4)
+    attrs = {"strides": (2, 3), "pads": ((1, 0), (2, 1)), "dilations": (2, 1), "groups": 2}
+    x, w = random.normal(size=(2, 4, 9, 11)), random.normal(size=(6, 2, 3, 4))
+    for data_layout in ("NCHW", "NHWC"):
+        image = x if data_layout == "NCHW" else np.moveaxis(x, 1, 3)
+        y = run("conv2d", image, w, None, **attrs, data_layout=data_layout)
+        weights = random.normal(size=y.shape)
+        back = run("conv2d_transpose", weights, w, None, **attrs, output_padding=(1, 1), data_layout=data_layout)
+        assert back.shape == image.shape
+        np.testing.assert_allclose(np.sum(back * image), np.sum(weights * y), rtol=1e-12)
+
+
+def test_conv3d_over_one_slice_is_conv2d():
+    random = np.random.default_rng(6)
+    x, w, bias = random.normal(size=(2, 4, 9, 11)), random.normal(size=(6, 2, 3, 4)), random.normal(size=6)
+    attrs = {"groups": 2, "data_layout": "NCHW"}
+    flat = run("conv2d", x, w, bias, strides=(2, 1), pads=((1, 0), (2, 1)), dilations=(1, 2), **attrs)
+    deep = {"strides": (1, 2, 1), "pads": ((0, 0), (1, 0), (2, 1)), "dilations": (1, 1, 2)}
+    np.testing.assert_allclose(run("conv3d", x[:, :, None], w[:, :, None], bias, **deep, **attrs)[:, :, 0], flat, rtol=1e-12)
+    both = np.stack([x, 2 * x], 2)
+    summed = run("conv3d", both, np.stack([w, w], 2), None, **{**deep, "strides": (1, 2, 1)}, **attrs)[:, :, 0]
+    np.testing.assert_allclose(summed, 3 * (flat - bias[:, None, None]), rtol=1e-9, atol=1e-12)
