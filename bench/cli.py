@@ -14,7 +14,7 @@ from bench.machine import describe_machine
 from bench.progress import Progress
 from bench.records import CellRecord, append_record, prepare_results
 from bench.supervisor import Budget, run_cells
-from exporters.models.zoo import ZooModel, all_models
+from exporters.models.zoo import ZooModel, all_models, get_model
 from rml_exec.errors import InputError, RmlError
 from rml_exec.runtime.threads import available_cpus
 
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--export-only", action="store_true", help="export what is missing, measure nothing")
     parser.add_argument("--graphs", type=Path, default=Path("models/graphs"), metavar="DIR", help="exported models (default %(default)s)")
-    parser.add_argument("--models", metavar="A,B", help="models to run (default: all of the zoo)")
+    parser.add_argument("--models", metavar="A,B", help="models to run, or all (default: the small ones)")
     parser.add_argument("--frameworks", metavar="A,B", help=f"arms to run, of {', '.join(ARMS)} (default: all)")
     parser.add_argument("--threads", default="1", metavar="1,2", help="thread counts (default %(default)s)")
     parser.add_argument(
@@ -61,6 +61,18 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     if unknown := [name for name in names if name not in known]:
         raise InputError.of(option, f"must name some of {', '.join(known)}", ", ".join(map(repr, unknown)))
     return names
+
+
+def _models(text: str | None, zoo: Mapping[str, ZooModel]) -> list[ZooModel]:
+    """Returns the models named, ``all`` of them, or for None the default ones. A name may be that of a variant: ``torch_resnet50-tiny-b8``."""
+    if text is None:
+        return [model for model in zoo.values() if model.default]
+    if text == "all":
+        return list(zoo.values())
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    if unknown := [name for name in names if name.partition("-")[0] not in zoo]:
+        raise InputError.of("--models", f"must be all, or name some of {', '.join(zoo)}", ", ".join(map(repr, unknown)))
+    return [zoo[name] if name in zoo else get_model(name) for name in names]
 
 
 def _threads(text: str) -> list[int]:
@@ -94,7 +106,7 @@ def _run(options: argparse.Namespace) -> int:
         for model in zoo.values():
             print(f"{model.name:20} {model.framework:6} {model.description}")
         return 0
-    models = [zoo[name] for name in _names("--models", options.models, list(zoo))]
+    models = _models(options.models, zoo)
     arms = _names("--frameworks", options.frameworks, list(ARMS))
     threads = _threads(options.threads)
     if options.export_only:

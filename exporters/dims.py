@@ -132,10 +132,14 @@ def trial_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
 
 
 def check_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
-    """Returns sizes to compare with the framework at beside the hints: all dims at their smallest, and all at a larger one."""
-    smallest = {dim.name: dim.low for dim in dims}
-    larger = {dim.name: min(max(hint[dim.name], dim.low) * 2 + 3, dim.high or 2**31) for dim in dims}
-    return [binding for binding in (smallest, larger) if binding != dict(hint)]
+    """Returns sizes to compare with the framework at beside the hints: two where the ranges hold so many, the smallest first."""
+
+    def within(dim: Dim, size: int) -> int:
+        return max(dim.low, size if dim.high is None else min(size, dim.high))
+
+    wishes = [{dim.name: within(dim, size(hint[dim.name])) for dim in dims} for size in (lambda _: 1, lambda n: 2 * n + 3, lambda n: n + 1)]
+    found = [dict(sizes) for sizes in dict.fromkeys(tuple(wish.items()) for wish in wishes) if dict(sizes) != dict(hint)]
+    return found[:2]
 
 
 def generalise(graphs: Sequence[tuple[Binding, Graph]], dims: Sequence[Dim], hint: Binding, candidates: Sequence[str] = ()) -> Graph:
@@ -183,8 +187,8 @@ class _Fit:
         self._bindings = bindings
         texts = [*names, *(f"{a} * {b}" for a, b in itertools.combinations_with_replacement(names, 2))]
         simple = {text: parse_expr(text) for text in texts}
-        given = {f"({text})": parse_expr(f"({text})") for text in candidates}
-        products = {f"{a} * {b}": parse_expr(f"{a} * {b}") for a, b in itertools.combinations_with_replacement(given, 2)}
+        given = {text: parse_expr(text) for text in candidates}
+        products = {f"({a}) * ({b})": parse_expr(f"({a}) * ({b})") for a, b in itertools.combinations_with_replacement(given, 2)}
         self._bases: dict[tuple[int, ...], str] = {}  # of equal ones the simplest
         for text, expression in {**simple, **given, **products}.items():
             self._bases.setdefault(self._values(expression), text)
@@ -265,4 +269,4 @@ def _same(a: Constant, b: Constant) -> bool:
 
 
 def _term(factor: int, text: str) -> str:
-    return text if factor == 1 else f"{factor} * {text}"
+    return text if factor == 1 else f"{factor} * {text}" if text.isidentifier() else f"{factor} * ({text})"

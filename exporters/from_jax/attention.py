@@ -83,7 +83,9 @@ def _peel(value: Value, reads: Counter[Value]) -> _Scores | None:
         if primitive == "dot_general" and len(inputs) == 2:
             found.product = part
             return found
-        inner, number = (inputs[::-1] if primitive == "mul" and scalar_value(inputs[1]) is None else inputs) if len(inputs) == 2 else (value, value)
+        inner, number = (
+            (inputs[::-1] if primitive == "mul" and scalar_value(inputs[1]) is None else inputs) if len(inputs) == 2 else (value, value)
+        )
         if primitive in ("mul", "div") and (factor := scalar_value(number)):
             found.scale = (found.scale or 1.0) * (factor if primitive == "mul" else 1 / factor)
         elif primitive == "select_n" and len(inputs) == 3 and found.mask is found.bias is found.scale is None:

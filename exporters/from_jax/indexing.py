@@ -141,9 +141,7 @@ def _inside(ctx: Context, starts: str, room: Sequence[int]) -> str:
     low = ctx.add("compare", starts, ctx.scalar(0, dtype), dir="ge")
     high = ctx.add("compare", starts, ctx.constant(np.array(room, dtype)), dir="le")
     axes = [len(ctx.shape(starts)) - 1]
-    return str(
-        ctx.add("reduce", ctx.add("and", low, high), kind="all", axes=axes, keepdims=False, nan="propagate", empty="identity")
-    )
+    return str(ctx.add("reduce", ctx.add("and", low, high), kind="all", axes=axes, keepdims=False, nan="propagate", empty="identity"))
 
 
 def _windows(ctx: Context, starts: str, window: Sequence[int]) -> str:
@@ -169,7 +167,14 @@ def _fill_value(eqn: Equation) -> Any:
     return math.nan
 
 
-_COMBINED = {"scatter": "none", "scatter-add": "add", "scatter-sub": "add", "scatter-mul": "mul", "scatter-max": "max", "scatter-min": "min"}
+_COMBINED = {
+    "scatter": "none",
+    "scatter-add": "add",
+    "scatter-sub": "add",
+    "scatter-mul": "mul",
+    "scatter-max": "max",
+    "scatter-min": "min",
+}
 _COMBINED |= {name.replace("-", "_"): kind for name, kind in _COMBINED.items() if "-" in name}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class Model:
     Attributes:
         function: ``function(params, *inputs)``.
         params: a dict, nested or not, of arrays; its paths are the names of the weights.
-        input_names: names of the inputs, None if the function's parameters have them.
+        input_names: names of its inputs, in order, for as many as are given; None if they have none.
     """
 
     function: Callable[..., Any]
@@ -51,24 +52,27 @@ def _nnx_model(nnx: Any, model: Any) -> Model:
             hint="call model.eval() before the export",
         )
     graphdef, state = nnx.split(model)
-    flat = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
-    fixed = {name for name, variable in flat.items() if not issubclass(variable.type, nnx.RngState)}
+    variables = {".".join(map(str, path)): (path, variable) for path, variable in nnx.to_flat_state(state)}
 
     def function(params: Mapping[str, Any], *inputs: Any, **named: Any) -> Any:
-        paths = [path for path, _ in nnx.to_flat_state(state)]
-        values = zip(paths, params.values(), strict=True)
-        merged = nnx.merge(graphdef, nnx.from_flat_state([(path, flat[".".join(map(str, path))].replace(value)) for path, value in values]))
+        flat = [(path, variable.replace(params[name])) for name, (path, variable) in variables.items()]
+        merged = nnx.merge(graphdef, nnx.from_flat_state(flat))
         result = merged(*inputs, **named)
-        after = {".".join(map(str, path)): variable.get_value() for path, variable in nnx.to_flat_state(nnx.state(merged))}
-        changed = sorted(name for name in fixed if name not in after or after[name] is not params[name])
-        if changed:
-            raise ExportError.of(
-                f"model {type(model).__name__}", "must not write its own state", ", ".join(changed), hint="pass state in and return it"
-            )
+        after = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(nnx.state(merged))}
+        written = [name for name, variable in after.items() if _is_written(nnx, variable, params.get(name))]
+        if written:
+            hint = "pass what changes as an input and return it"
+            raise ExportError.of(f"model {type(model).__name__}", "must not write its own state", ", ".join(sorted(written)), hint=hint)
         return result
 
-    function.__signature__ = None  # type: ignore[attr-defined]
-    return Model(function, {name: variable.get_value() for name, variable in flat.items()}, None)
+    parameters = inspect.signature(model).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return Model(function, {name: variable.get_value() for name, (_, variable) in variables.items()}, names)
+
+
+def _is_written(nnx: Any, variable: Any, before: Any) -> bool:
+    """True if a variable does not hold what it held before; the counters of random streams may count."""
+    return not issubclass(variable.type, nnx.RngState) and variable.get_value() is not before
 
 
 def _trains(module: Any) -> bool:

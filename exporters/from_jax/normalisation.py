@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from exporters.from_jax.context import TABLE, Context, scalar_value
+from exporters.from_jax.elementwise import before_broadcast
 from exporters.from_jax.matching import made_by, reduced, squared, view
 from exporters.from_jax.program import Equation, Value, replaced
 
@@ -157,9 +158,11 @@ def batch_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | No
         operands = made_by(product, "mul")
         if not operands or shift.constant is None or reads[product] != 1:
             continue
+        shift = before_broadcast(shift)
         for centred, factor in (operands, operands[::-1]):
             if centred.constant is not None or factor.constant is None:
                 continue
+            factor = before_broadcast(factor)
             for x, mean, bias in _means(centred, factor, shift, reads):
                 scale, variance, eps = _parts(factor)
                 values = (bias, mean, variance, *([] if scale is None else [scale]))
@@ -173,7 +176,7 @@ def batch_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | No
 def _means(centred: Value, factor: Value, shift: Value, reads: Counter[Value]) -> Iterator[tuple[Value, Value, Value]]:
     """Yields (x, mean, bias) of ``(x - mean) * factor + bias`` and of ``x * factor + (bias - mean * factor)``."""
     if (operands := made_by(centred, "sub")) and operands[1].constant is not None and reads[centred] == 1:
-        yield *operands, shift  # type: ignore[misc]
+        yield operands[0], before_broadcast(operands[1]), shift
     for product, bias in (_made_of(shift, "add"), _made_of(shift, "add")[::-1]) if _made_of(shift, "add") else ():
         turned = _made_of(product, "mul")
         if factor in turned:

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Equation", "Program", "Value", "address", "flatten", "live", "on_cpu", "replaced"]
+__all__ = ["CALLS", "IDENTITIES", "Equation", "Program", "Value", "address", "flatten", "live", "on_cpu", "replaced"]
 
 _CONTROL = ("cond", "scan", "while")
 
-_CALLS = {
+CALLS = {
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_closed_call", "remat2", "checkpoint", "composite"), "jaxpr"),
     **dict.fromkeys(("call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_lin"), "call_jaxpr"),
     "custom_vjp_call_jaxpr": "fun_jaxpr",
@@ -29,7 +29,7 @@ _CALLS = {
 }
 """Primitives that only call: name -> the parameter that holds the jaxpr."""
 
-_IDENTITIES = frozenset(
+IDENTITIES = frozenset(
     (
         "copy",
         "copy_p",
@@ -189,10 +189,10 @@ class _Flattener:
 
     def _equation(self, eqn: Any, inputs: tuple[Value, ...], where: str) -> Sequence[Value]:
         primitive = eqn.primitive.name
-        if primitive in _IDENTITIES:
+        if primitive in IDENTITIES:
             return inputs
-        if primitive in _CALLS:
-            return self._call(eqn.params[_CALLS[primitive]], inputs, where)
+        if primitive in CALLS:
+            return self._call(eqn.params[CALLS[primitive]], inputs, where)
         if primitive == "cond" and inputs[0].constant is not None:
             branches = eqn.params["branches"]
             return self._call(branches[min(max(int(inputs[0].array()), 0), len(branches) - 1)], inputs[1:], where)

@@ -35,7 +35,12 @@ _REASONS = {
         *("dot_product_attention_bwd_wrapper", "dot_product_attention_fp8_bwd_wrapper", "dot_product_attention_fp8_fwd_wrapper"),
         *("dot_product_attention_fwd_wrapper", "scaled_matmul_wrapper", "broadcast_to"),
     ),
-    "only gradients have this: export the forward function": ("select_and_gather_add", "select_and_scatter", "select_and_scatter_add", "linear_call"),
+    "only gradients have this: export the forward function": (
+        "select_and_gather_add",
+        "select_and_scatter",
+        "select_and_scatter_add",
+        "linear_call",
+    ),
     "a comparison in the total order, which only sort's own comparator needs": ("eq_to", "le_to", "lt_to"),
     "a size that is known at run time only": ("dim_as_value", "dimension_size", "shape_assertion"),
     "a reduction by a function of one's own, or from another start than its neutral number": ("reduce", "reduce_window"),

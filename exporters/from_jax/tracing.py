@@ -43,12 +43,14 @@ class Traced:
     def __init__(self, function: Callable[..., Any], example_inputs: Inputs, params: Any, input_names: Sequence[str] | None) -> None:
         self.jax = import_framework("jax")
         model = as_function(function, example_inputs) if params is None else None
-        defaults = None
         if model is not None:
-            function, params, defaults = model.function, model.params, model.input_names
+            function, params = model.function, model.params
         elif params is None and isinstance(function, functools.partial) and len(function.args) == 1:
             function, params = functools.partial(function.func, **function.keywords), function.args[0]
         self._function, self._takes_params = function, params is not None
+        defaults = _parameter_names(function, skip=self._takes_params) if model is None else model.input_names
+        if model is not None and defaults is not None:  # those with a default value may be left out
+            defaults = defaults[: len(example_inputs)]
         tree = self.jax.tree_util
         leaves, self._params_tree = tree.tree_flatten_with_path(params)
         self._leaves = [leaf for _, leaf in leaves]
@@ -58,7 +60,7 @@ class Traced:
         for path, leaf in zip(names, self._leaves, strict=True):
             if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
                 self._arrays.setdefault(id(leaf), (path or "params", leaf))
-        arguments = name_inputs(example_inputs, input_names, defaults or _parameter_names(function, skip=self._takes_params))
+        arguments = name_inputs(example_inputs, input_names, defaults)
         self._by_name = isinstance(example_inputs, Mapping)
         self._keywords = list(example_inputs) if isinstance(example_inputs, Mapping) else []
         leaves, self._inputs_tree = tree.tree_flatten_with_path(list(arguments.values()))
@@ -95,7 +97,8 @@ class Traced:
         """Traces the function and lowers it; ``shapes``: of the inputs, where they are not those of the examples."""
         arrays = [array for _, array in self._arrays.values()]
         specs = [
-            self.jax.ShapeDtypeStruct(array.shape if shapes is None else tuple(shapes[key]), array.dtype) for key, array in self.inputs.items()
+            self.jax.ShapeDtypeStruct(array.shape if shapes is None else tuple(shapes[key]), array.dtype)
+            for key, array in self.inputs.items()
         ]
         try:
             jaxpr, results = self.jax.make_jaxpr(self._call, return_shape=True)(arrays, specs)

@@ -158,6 +158,10 @@ def _avg_pool(spatial: int) -> None:
             pads = tuple((0, high - pad) for pad, high in pads)
             count_include_pad = False
         kind = "fixed" if divisor is not None else "window" if count_include_pad else "valid"
+        image = ctx.type(x).shape[-spatial:]
+        covers = all(extent >= size and not pad[0] for extent, size, pad in zip(window, image, pads, strict=True))
+        if kind == "valid" and covers and math.prod(ctx.result().shape[-spatial:]) == 1:
+            return _image_mean(ctx, x, spatial)  # EfficientNet asks for a window far larger than the image
         return _pool(ctx, "avg_pool", x, spatial, window=window, strides=strides, pads=pads, divisor=kind, divisor_value=divisor)
 
 
@@ -172,8 +176,7 @@ def _adaptive_avg_pool(spatial: int, packet: str) -> None:
         shape, sizes = ctx.type(x).shape, ctx.result().shape[-spatial:]
         inputs = shape[-spatial:]
         if all(size == 1 for size in sizes):
-            axes = tuple(range(len(shape) - spatial, len(shape)))
-            return str(ctx.add("reduce", [x], kind="mean", axes=axes, keepdims=True, nan="propagate", empty="identity"))
+            return _image_mean(ctx, x, spatial)
         if all(size and n % size == 0 for n, size in zip(inputs, sizes, strict=True)):
             window = tuple(n // size for n, size in zip(inputs, sizes, strict=True))
             pads = ((0, 0),) * spatial
@@ -181,6 +184,13 @@ def _adaptive_avg_pool(spatial: int, packet: str) -> None:
         for axis, size in zip(range(len(shape) - spatial, len(shape)), sizes, strict=True):
             x = _window_means(ctx, x, axis, size)
         return x
+
+
+def _image_mean(ctx: Context, x: str, spatial: int) -> str:
+    rank = ctx.type(x).rank
+    return str(
+        ctx.add("reduce", [x], kind="mean", axes=tuple(range(rank - spatial, rank)), keepdims=True, nan="propagate", empty="identity")
+    )
 
 
 def _window_means(ctx: Context, x: str, axis: int, size: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import warnings
@@ -110,7 +111,7 @@ def trace(
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic).run_decompositions(_decompositions())
     except Exception as error:  # whatever the model or the tracer raises
         raise ExportError.of(where, "torch.export must be able to trace the model", f"{type(error).__name__}: {_told(error)}") from error
-    return Traced(program, module, arguments, positional, inputs, _symbols(program, list(inputs), dims, where))
+    return Traced(program, module, arguments, positional, inputs, _symbols(program, inputs, dims, where))
 
 
 def _with_dims(
@@ -139,15 +140,15 @@ def _with_dims(
     return *resized, dynamic
 
 
-def _symbols(program: ExportedProgram, names: list[str], dims: Sequence[Dim], where: str) -> dict[str, sympy.Symbol]:
+def _symbols(program: ExportedProgram, inputs: dict[str, torch.Tensor], dims: Sequence[Dim], where: str) -> dict[str, sympy.Symbol]:
     """Returns the symbol of each dim; raises ExportError for one that torch gave a fixed size after all."""
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     values = [placeholders[spec.arg.name].meta["val"] for spec in specs]
-    traced = dict(zip(names, (value for value in values if isinstance(value, torch.Tensor)), strict=True))
+    traced = dict(zip(inputs, (value for value in values if isinstance(value, torch.Tensor)), strict=True))
     found = {}
     for dim in dims:
-        (name, axis), *_ = axes_of(dim, {name: tuple(value.shape) for name, value in traced.items()}).items()
+        (name, axis), *_ = axes_of(dim, {name: tuple(tensor.shape) for name, tensor in inputs.items()}).items()
         size = traced[name].shape[axis]
         expression = size.node.expr if isinstance(size, torch.SymInt) else size
         if not isinstance(expression, sympy.Symbol):
@@ -165,11 +166,8 @@ def symbolic_sizes(traced: Traced) -> list[str]:
         for size in value.shape if isinstance(value, torch.Tensor) else ():
             if isinstance(size, torch.SymInt) and not size.node.expr.free_symbols - names.keys():
                 text = str(size.node.expr.xreplace(names)).replace("Max(", "max(").replace("Min(", "min(")
-                try:
-                    parse_expr(text)
-                except ValueError:
-                    continue
-                found[text] = None
+                with contextlib.suppress(ValueError):
+                    found[parse_expr(ast.unparse(ast.parse(text, mode="eval"))).text] = None
     return list(found)
 
 

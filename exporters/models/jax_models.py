@@ -37,7 +37,7 @@ def _statistics(generator: np.random.Generator, channels: int) -> dict[str, np.n
 
 
 @zoo_model("jax_mlp", description="784-512-512-10, relu", default=True)
-def jax_mlp() -> tuple[Any, Any]:
+def jax_mlp(batch: int) -> tuple[Any, Any]:
     import jax
 
     generator = np.random.default_rng(1)
@@ -52,7 +52,7 @@ def jax_mlp() -> tuple[Any, Any]:
 
 
 @zoo_model("jax_cnn", description="three convolutions with batch norm, relu and pools on 32x32x3 (NHWC), 10 classes", default=True)
-def jax_cnn() -> tuple[Any, Any]:
+def jax_cnn(batch: int) -> tuple[Any, Any]:
     import jax
     from jax import lax
 

@@ -177,9 +177,7 @@ class _MixerBlock(nnx.Module):
 class Mixer(nnx.Module):
     """An MLP-Mixer (https://arxiv.org/abs/2105.01601)."""
 
-    def __init__(
-        self, *, side: int, patch: int, width: int, across_tokens: int, across_channels: int, depth: int, classes: int
-    ) -> None:
+    def __init__(self, *, side: int, patch: int, width: int, across_tokens: int, across_channels: int, depth: int, classes: int) -> None:
         rngs = nnx.Rngs(0)
         self.patches = nnx.Conv(3, width, (patch, patch), strides=patch, padding="VALID", rngs=rngs)
         tokens = (side // patch) ** 2

@@ -6,7 +6,7 @@ add one.
 
 # In the order of the README table; fused is last because it runs the ops before it.
 from rml_exec.ops import unary, activation, cast, binary, shape, index, scatter, reduce, sort, linear, conv, pool, resize  # noqa: I001, F401
-from rml_exec.ops import norm, attention, recurrent, control, fused  # noqa: F401
+from rml_exec.ops import norm, attention, recurrent, nms, control, fused  # noqa: F401
 from rml_exec.ops.registry import Attr, Callee, Case, Limit, OpDef, Rule, Signature, Tolerance, all_ops, case, count, define, get_op
 
 __all__ = ["Attr", "Callee", "Case", "Limit", "OpDef", "Rule", "Signature", "Tolerance", "all_ops", "case", "count", "define", "get_op"]

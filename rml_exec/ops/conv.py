@@ -78,7 +78,7 @@ def _conv(
     batch, _, *sizes = x.shape
     outputs, inputs, *extents = w.shape
     counts = window_counts(sizes, extents, strides, pads, dilations)
-    weights = w.reshape(groups, outputs // groups, inputs, -1)
+    weights = w.reshape(groups, outputs // groups, inputs, math.prod(extents))
     result = np.zeros((batch, groups, outputs // groups, math.prod(counts)), x.dtype)
     # One matrix product per tap, so that memory stays that of the operands however large the window is.
     for tap, (_, seen) in enumerate(taps(x, extents, strides, pads, dilations, counts, 0)):
@@ -160,7 +160,7 @@ def _conv_transpose(
         max((size - 1) * stride + dilation * (extent - 1) + 1, low + count)
         for size, extent, stride, dilation, low, count in zip(sizes, extents, strides, dilations, lows, counts, strict=True)
     ]
-    weights = w.reshape(groups, inputs // groups, outputs, -1).swapaxes(1, 2)
+    weights = w.reshape(groups, inputs // groups, outputs, math.prod(extents)).swapaxes(1, 2)
     seen = x.reshape(batch, groups, inputs // groups, math.prod(sizes))
     full = np.zeros((batch, groups * outputs, *reach), x.dtype)
     for tap, position in enumerate(np.ndindex(*extents)):

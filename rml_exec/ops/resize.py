@@ -45,6 +45,13 @@ def _cubic(distance: np.ndarray, cubic_a: float) -> np.ndarray:
 _FILTERS: Mapping[str, tuple[int, Callable[[np.ndarray, float], np.ndarray]]] = {"linear": (1, _triangle), "cubic": (2, _cubic)}
 
 
+def nearest_elements(size: int, count: int, scale: float | None, coord: str, nearest_round: str) -> np.ndarray:
+    """Returns, for each of ``count`` positions along an axis of ``size``, the element of x that mode nearest takes."""
+    over, under = (size, count) if scale is None else (1.0, scale)
+    at = _ROUNDINGS[nearest_round](_COORDINATES[coord](np.arange(count), over, under, size, count))
+    return np.clip(at, 0, size - 1).astype(np.intp)
+
+
 def _taps(
     size: int,
     count: int,
@@ -61,11 +68,11 @@ def _taps(
 
     No weights: one element, taken as it is. All in float64, whatever the operand is.
     """
-    over, under = (size, count) if scale is None else (1.0, scale)
-    at = _COORDINATES[coord](np.arange(count), over, under, size, count)
     if mode == "nearest":
         assert nearest_round is not None
-        return np.clip(_ROUNDINGS[nearest_round](at), 0, size - 1).astype(np.intp)[:, None], None
+        return nearest_elements(size, count, scale, coord, nearest_round)[:, None], None
+    over, under = (size, count) if scale is None else (1.0, scale)
+    at = _COORDINATES[coord](np.arange(count), over, under, size, count)
     support, kernel = _FILTERS[mode]
     if coord == "align_corners" and count > 1:
         over, under = size - 1, count - 1

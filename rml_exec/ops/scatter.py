@@ -53,9 +53,10 @@ def _scatter_along_axis(
     at, outside = positions(indices, x.shape[axis], wrap_negative)
     if oob == "error":
         refuse_outside(indices, outside, axis, x.shape[axis])
-    full: list[np.ndarray] = [at if i == axis else own for i, own in enumerate(np.indices(at.shape))]
+    full = np.indices(at.shape)
+    full[axis] = at
     kept = ~outside if oob == "drop" else np.ones(at.shape, np.bool_)
-    return _write(x, tuple(index[kept] for index in full), updates[kept], reduce)
+    return _write(x, tuple(full[:, kept]), updates[kept], reduce)
 
 
 def _infer_scatter_nd(x: TensorType, indices: TensorType, updates: TensorType, *, reduce: str, oob: str, wrap_negative: bool) -> TensorType:

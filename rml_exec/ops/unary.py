@@ -22,6 +22,16 @@ _SHAPES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("tail", (1027,)),
 )
 
+_EDGES = (
+    case(
+        "edges",
+        np.array(
+            [np.nan, np.inf, -np.inf, -0.0, 0.0, 1, -1, 1.5, -1.5, 0.5, -0.5, 0.75, 1e-30, -1e-20, 3e9, -1e10, 1e30, 88.9, -88.9, 3e38],
+            np.float32,
+        ),
+    ),
+)
+
 
 def _same(allowed: Sequence[DType]) -> Callable[..., TensorType]:
     def infer(x: TensorType, **_: Any) -> TensorType:
@@ -111,7 +121,9 @@ unary("floor", np.floor, "y = the largest whole number not above x.")
 unary("ceil", np.ceil, "y = the smallest whole number not below x.")
 unary("exp", np.exp, "y = e^x.", flops=10, tolerance=CLOSE)
 unary("expm1", np.expm1, "y = e^x - 1 without cancellation near 0.", flops=12, tolerance=CLOSE)
-unary("log2", np.log2, "y = the logarithm of x to base 2; -inf at 0, NaN below.", flops=10, tolerance=CLOSE, domain=(1e-3, 8.0))
+unary(
+    "log2", np.log2, "y = the logarithm of x to base 2; -inf at 0, NaN below.", flops=10, tolerance=CLOSE, domain=(1e-3, 8.0), cases=_EDGES
+)
 unary("log", np.log, "y = ln x; -inf at 0, NaN below.", flops=10, tolerance=CLOSE, domain=(1e-3, 8.0))
 unary("log1p", np.log1p, "y = ln(1 + x) without cancellation near 0; -inf at -1, NaN below.", flops=12, tolerance=CLOSE, domain=(-0.9, 8.0))
 unary("sqrt", np.sqrt, "y = the square root of x, correctly rounded; -0.0 at -0.0, NaN below 0.", domain=(0.0, 8.0))
@@ -133,16 +145,31 @@ unary(
     flops=20,
     tolerance=STEEP,
     domain=(-1.0, 1.0),
+    cases=_EDGES,
 )
 unary(
-    "acos", np.arccos, "y = the angle from 0 to pi whose cosine is x; NaN outside -1 to 1.", flops=20, tolerance=STEEP, domain=(-1.0, 1.0)
+    "acos",
+    np.arccos,
+    "y = the angle from 0 to pi whose cosine is x; NaN outside -1 to 1.",
+    flops=20,
+    tolerance=STEEP,
+    domain=(-1.0, 1.0),
+    cases=_EDGES,
 )
-unary("atan", np.arctan, "y = the angle from -pi/2 to pi/2 whose tangent is x.", flops=20, tolerance=CLOSE)
-unary("sinh", np.sinh, "y = (e^x - e^-x) / 2.", flops=20, tolerance=STEEP)
-unary("cosh", np.cosh, "y = (e^x + e^-x) / 2.", flops=20, tolerance=STEEP)
+unary("atan", np.arctan, "y = the angle from -pi/2 to pi/2 whose tangent is x.", flops=20, tolerance=CLOSE, cases=_EDGES)
+unary("sinh", np.sinh, "y = (e^x - e^-x) / 2.", flops=20, tolerance=STEEP, cases=_EDGES)
+unary("cosh", np.cosh, "y = (e^x + e^-x) / 2.", flops=20, tolerance=STEEP, cases=_EDGES)
 unary("tanh", np.tanh, "y = tanh x.", flops=12, tolerance=CLOSE)
-unary("asinh", np.arcsinh, "y = the number whose sinh is x, without cancellation for negative x.", flops=20, tolerance=STEEP)
-unary("acosh", np.arccosh, "y = the one number from 0 on whose cosh is x; NaN below 1.", flops=20, tolerance=STEEP, domain=(1.0, 8.0))
+unary("asinh", np.arcsinh, "y = the number whose sinh is x, without cancellation for negative x.", flops=20, tolerance=STEEP, cases=_EDGES)
+unary(
+    "acosh",
+    np.arccosh,
+    "y = the one number from 0 on whose cosh is x; NaN below 1.",
+    flops=20,
+    tolerance=STEEP,
+    domain=(1.0, 8.0),
+    cases=_EDGES,
+)
 unary(
     "atanh",
     np.arctanh,
@@ -150,6 +177,7 @@ unary(
     flops=20,
     tolerance=STEEP,
     domain=(-0.95, 0.95),
+    cases=_EDGES,
 )
 unary(
     "sigmoid",

@@ -33,7 +33,9 @@ def check(function: Callable[..., Any], inputs: Sequence[Any], rtol: float = RTO
 
     graph = to_graph(function, inputs, name="test", **options)
     params = (
-        [jax.tree.map(lambda leaf: jax.numpy.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, options["params"])] if options else []
+        [jax.tree.map(lambda leaf: jax.numpy.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, options["params"])]
+        if "params" in options
+        else []
     )
     want = dict(name_outputs(jax.jit(lambda *arrays: function(*params, *arrays))(*inputs)))
     fed = {value.name: np.asarray(jax.numpy.asarray(array)) for value, array in zip(graph.inputs, inputs, strict=True)}

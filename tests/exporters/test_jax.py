@@ -93,14 +93,14 @@ def test_a_name_of_an_input_and_of_a_parameter_may_be_the_same() -> None:
 
 
 def test_what_depends_on_parameters_alone_is_computed() -> None:
-    params = {"mean": normal(4), "variance": np.abs(normal(4)) + 1, "scale": normal(4, seed=3), "bias": normal(4, seed=4)}
+    params = {"variance": np.abs(normal(4)) + 1, "scale": normal(4, seed=3), "bias": normal(4, seed=4)}
 
     def norm(p: Any, x: Any) -> Any:
-        return (x - p["mean"]) * (lax.rsqrt(p["variance"] + 1e-5) * p["scale"]) + p["bias"]
+        return x * (lax.rsqrt(p["variance"] + 1e-5) * p["scale"]) + p["bias"]
 
     graph = check(norm, (X,), params=params)
-    assert ops(graph) == ["sub", "mul", "add"]
-    assert list(constants(graph)) == ["mean", "variance.folded", "bias"]
+    assert ops(graph) == ["mul", "add"]
+    assert list(constants(graph)) == ["variance.folded", "bias"]
 
 
 def test_float64_parameters_and_inputs_have_the_type_that_jax_gives_them() -> None:
@@ -150,20 +150,19 @@ def test_output_names(function: Any, names: list[str]) -> None:
 
 def test_unsupported_primitives_are_listed_all_at_once() -> None:
     def function(x: Any) -> Any:
-        a = jnp.cumsum(x, axis=1)
-        b = jnp.sort(a + 1, axis=1)
-        c = jnp.cumsum(b, axis=1)
-        return jnp.fft.fft(c).real + lax.conv_general_dilated(x[None], x[None, :, :2], (1,), ((1, 1),), lhs_dilation=(2,))[0, :, :1]
+        a = lax.lgamma(x)
+        b = lax.erf_inv(a + 1)
+        c = lax.lgamma(b)
+        return jnp.fft.fft(c).real + lax.top_k(c, 4)[0]
 
     with pytest.raises(UnsupportedOperatorsError) as caught:
         to_graph(function, (X,), name="t")
     refused = caught.value.operators
-    assert [record.op for record in refused] == ["cumsum", "sort", "cumsum", "convert_element_type", "fft", "real", "conv_general_dilated"]
+    assert [record.op for record in refused] == ["lgamma", "erf_inv", "lgamma", "convert_element_type", "fft", "real"]
     first = function.__code__.co_firstlineno
     assert [record.where for record in refused[:3]] == [f"test_jax.py:{first + line} ({function.__qualname__})" for line in (1, 2, 3)]
     assert "complex64" in refused[3].reason
-    assert "transposed" in refused[6].reason
-    assert "cumsum (2x)" in str(caught.value)
+    assert "lgamma (2x)" in str(caught.value)
 
 
 def test_what_the_op_set_cannot_type_is_refused_with_the_rule() -> None:

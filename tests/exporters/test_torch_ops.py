@@ -55,11 +55,20 @@ ELEMENTWISE: list[Case] = [
     ("leaky-relu", lambda x: F.leaky_relu(x, 0.2), (f32(17),)),
     ("elu", lambda x: F.elu(x, 0.7), (f32(17),)),
     ("selu", F.selu, (f32(17),)),
+    ("hardswish", F.hardswish, (f32(17, scale=4.0),)),
+    ("hardsigmoid", F.hardsigmoid, (f32(17, scale=4.0),)),
+    *((name, getattr(torch, name), (f32(3, 5),)) for name in ("sinh", "cosh", "asinh", "atan", "exp2")),
+    *((name, lambda x, name=name: getattr(torch, name)(x.tanh()), (f32(3, 5),)) for name in ("asin", "acos", "atanh")),
+    ("acosh", lambda x: torch.acosh(x + 1), (positive(3, 5),)),
+    ("atan-integers", torch.atan, (i64(9),)),
+    ("atan2", torch.atan2, (f32(9), f32(9, seed=1))),
+    ("fmax-nan", torch.fmax, (AWKWARD, AWKWARD.flip(0))),
+    ("fmin-integers", torch.fmin, (i64(9), i64(9).flip(0))),
+    ("shift-left", lambda a, b: a << b, (i64(9), i64(9, low=0, high=5))),
+    ("shift-right", lambda a: a >> 2, (i64(9, low=-100, high=100),)),
     ("celu", lambda x: F.celu(x, 1.3), (f32(17),)),
     ("softplus", F.softplus, (f32(17, scale=20.0),)),
     ("mish", F.mish, (f32(17),)),
-    ("hardswish", F.hardswish, (f32(17, scale=4.0),)),
-    ("hardsigmoid", F.hardsigmoid, (f32(17, scale=4.0),)),
     ("relu6", F.relu6, (f32(17, scale=5.0),)),
     ("softsign", F.softsign, (f32(17),)),
     ("logsigmoid", F.logsigmoid, (f32(17),)),
@@ -155,6 +164,7 @@ REDUCTIONS: list[Case] = [
     ("all-axis", lambda x: (x > -2).all(0, keepdim=True), (f32(3, 5),)),
     ("any-float", lambda x: x.any(0), (torch.tensor([[0.0, NAN], [0.0, 0.0]]),)),
     ("all-integers", torch.all, (i64(9),)),
+    ("var-of-dim", lambda x: torch.ops.aten.var.dim(x, [1], False), (f32(3, 5),)),
     ("var-uncorrected", lambda x: x.var(0, correction=0), (f32(3, 5),)),
     ("var-mean", lambda x: torch.var_mean(x, (0, 1), keepdim=True), (f32(3, 5),)),
     ("norm", lambda x: torch.linalg.vector_norm(x, dim=1), (f32(3, 5),)),
@@ -212,11 +222,134 @@ SHAPES: list[Case] = [
     ("index-wraps", lambda x, i: x[i], (f32(5, 3), torch.tensor([[0, -1], [-5, 4]]))),
     ("index-second-axis", lambda x, i: x[:, i], (f32(5, 3), torch.tensor([2, 0]))),
     ("index-int32", lambda x, i: x[i], (f32(5, 3), torch.tensor([2, 0], dtype=torch.int32))),
-    ("index-merged", lambda x: x[:, torch.tensor([[0], [-1]]), torch.tensor([1, 2, 0])], (f32(2, 3, 4, 5),)),
-    ("index-apart", lambda x: x[torch.tensor([0, 1]), :, torch.tensor([2, -1])], (f32(2, 3, 4),)),
-    ("upsample-nearest", lambda x: F.interpolate(x, scale_factor=2.0), (f32(1, 2, 3, 5),)),
     ("contiguous", lambda x: x.t().contiguous().clone().detach(), (f32(3, 5),)),
     ("empty-tensor", lambda x: torch.cat([x[:0], x]) * 2, (f32(3, 5),)),
+]
+
+INDEXING: list[Case] = [
+    ("gather", lambda x, i: x.gather(1, i), (f32(3, 5), i64(3, 2, low=0, high=5))),
+    ("gather-smaller", lambda x, i: x.gather(0, i), (f32(4, 5), i64(2, 3, low=0, high=4))),
+    ("gather-scalar", lambda x, i: x[0].gather(0, i[0]), (f32(2), i64(2, low=0, high=1))),
+    ("take-along-dim", lambda x, i: torch.take_along_dim(x, i, 1), (f32(3, 5), i64(1, 2, low=0, high=5))),
+    ("index-two", lambda x, i, j: x[i, j], (f32(4, 5, 3), i64(2, 3, low=-4, high=4), i64(3, low=-5, high=5))),
+    ("index-two-inner", lambda x, i, j: x[:, i, j], (f32(2, 4, 5, 3), i64(6, low=0, high=4), i64(6, low=-5, high=5))),
+    ("index-two-apart", lambda x, i, j: x[i, :, j], (f32(4, 2, 5), i64(2, 3, low=0, high=4), i64(3, low=0, high=5))),
+    ("index-merged", lambda x: x[:, torch.tensor([[0], [-1]]), torch.tensor([1, 2, 0])], (f32(2, 3, 4, 5),)),
+    ("index-apart", lambda x: x[torch.tensor([0, 1]), :, torch.tensor([2, -1])], (f32(2, 3, 4),)),
+    ("index-put", lambda x, i, v: torch.index_put(x, (i,), v), (f32(5, 3), torch.tensor([0, -1]), f32(2, 3, seed=1))),
+    ("index-put-one", lambda x, i: torch.index_put(x, (i,), torch.tensor(7.0)), (f32(5, 3), torch.tensor([0, -1]))),
+    ("index-put-axis", lambda x, i, v: torch.ops.aten.index_put(x, [None, i], v), (f32(2, 5, 3), i64(4, low=0, high=5).unique(), f32(1, 3))),
+    ("index-put-two", lambda x, i, j, v: torch.index_put(x, (i, j), v), (f32(4, 5), torch.tensor([0, 3]), torch.tensor([1, -1]), f32(2))),
+    (
+        "index-put-apart",
+        lambda x, i, j, v: torch.ops.aten.index_put(x, [i, None, j], v),
+        (f32(4, 2, 5), torch.tensor([0, 3]), torch.tensor([1, -1]), f32(2, 2)),
+    ),
+    (
+        "index-put-add",
+        lambda x, i, v: torch.index_put(x, (i,), v, accumulate=True),
+        (f32(5, 3), torch.tensor([0, 2, 0]), f32(3, 3, seed=1)),
+    ),
+    ("mask-put", lambda x: torch.index_put(x, (x > 0,), torch.tensor(-1.0)), (f32(4, 5),)),
+    ("mask-put-rows", lambda x, m, v: torch.index_put(x, (m,), v), (f32(4, 5), bools(4), f32(5, seed=1))),
+    ("mask-put-add", lambda x, m: torch.index_put(x, (m,), torch.tensor(1.5), accumulate=True), (f32(4, 5), bools(4, 5))),
+    ("index-add", lambda x, i, v: x.index_add(0, i, v), (f32(5, 3), torch.tensor([0, 4, 0]), f32(3, 3, seed=1))),
+    ("index-copy", lambda x, i, v: x.index_copy(1, i, v), (f32(5, 3), torch.tensor([0, 2]), f32(5, 2, seed=1))),
+    ("index-fill", lambda x, i: x.index_fill(1, i, 9.0), (f32(5, 3), torch.tensor([0, 2]))),
+    ("scatter", lambda x, i, s: x.scatter(1, i, s), (f32(3, 5), torch.tensor([[0, 4], [3, 1], [2, 0]]), f32(3, 4, seed=1))),
+    ("scatter-value", lambda x, i: x.scatter(0, i, 2.5), (f32(3, 5), i64(2, 3, low=0, high=3))),
+    ("scatter-add", lambda x, i, s: x.scatter_add(1, i, s), (f32(3, 5), i64(3, 4, low=0, high=5), f32(3, 4, seed=1))),
+    ("scatter-multiply", lambda x, i: x.scatter(1, i, 2.0, reduce="multiply"), (f32(3, 5), i64(3, 4, low=0, high=5))),
+    *(
+        (
+            f"scatter-{kind}-{'self' if own else 'alone'}",
+            lambda x, i, s, kind=kind, own=own: x.scatter_reduce(1, i, s, kind, include_self=own),
+            (f32(3, 5), i64(3, 4, low=0, high=5), f32(3, 4, seed=1)),
+        )
+        for kind in ("sum", "prod", "mean", "amax", "amin")
+        for own in (True, False)
+    ),
+    ("masked-scatter", torch.masked_scatter, (f32(3, 5), bools(3, 5), f32(15, seed=1))),
+    ("diagonal", lambda x: x.diagonal(1, 0, 2), (f32(3, 4, 5),)),
+    ("diagonal-below", lambda x: x.diagonal(-1), (f32(5, 4),)),
+    ("diag-embed", lambda x: torch.diag_embed(x, 1), (f32(2, 3),)),
+    ("as-strided", lambda x: x.as_strided((3, 2), (1, 4), 2), (f32(3, 5),)),
+    ("unfold", lambda x: x.unfold(1, 3, 2), (f32(2, 8, 3),)),
+    ("image-unfold", lambda x: F.unfold(x, (2, 3), padding=1), (f32(1, 2, 5, 6),)),
+    ("image-fold", lambda x: F.fold(x, (4, 5), (2, 2)), (f32(1, 8, 12),)),
+    ("one-hot", lambda i: F.one_hot(i, 6), (i64(2, 3, low=0, high=6),)),
+    ("grid-sample", lambda x, g: F.grid_sample(x, g.tanh(), align_corners=False), (f32(1, 2, 4, 5), f32(1, 3, 2, 2))),
+]
+
+SORTING: list[Case] = [
+    ("sort", lambda x: tuple(torch.sort(x, 1)), (f32(3, 7),)),
+    ("sort-descending", lambda x: tuple(torch.sort(x, 0, descending=True)), (f32(7, 2),)),
+    ("sort-stable", lambda x: tuple(torch.sort(x, stable=True)), (i64(20, low=0, high=3),)),
+    ("sort-nan", lambda x: torch.sort(x).values, (AWKWARD,)),
+    ("sort-scalar", lambda x: tuple(torch.sort(x[0])), (f32(1),)),
+    ("argsort", lambda x: x.argsort(1), (f32(3, 7),)),
+    ("topk", lambda x: tuple(x.topk(3, 1)), (f32(2, 7),)),
+    ("topk-smallest", lambda x: tuple(x.topk(2, 0, largest=False)), (f32(5, 3),)),
+    ("topk-nan", lambda x: tuple(x.topk(3)), (torch.tensor([0.0, NAN, 2.0, 1.0]),)),
+    ("kthvalue", lambda x: tuple(x.kthvalue(2, 1, keepdim=True)), (f32(3, 5),)),
+    ("cumsum", lambda x: x.cumsum(1), (f32(3, 7),)),
+    ("cumsum-integers", lambda x: x.int().cumsum(0), (i64(9),)),
+    ("cumsum-bool", lambda x: x.cumsum(-1), (bools(3, 5),)),
+    ("cumprod", lambda x: x.cumprod(0), (f32(4, 3),)),
+    ("cummax", lambda x: x.cummax(1).values, (f32(3, 7),)),
+    ("cummin", lambda x: x.cummin(1).values, (f32(3, 7),)),
+    ("logcumsumexp", lambda x: x.logcumsumexp(1), (f32(3, 7),)),
+]
+
+IMAGE = f32(1, 2, 4, 6)
+SAMPLING: list[Case] = [
+    *(
+        (
+            f"{mode}-{'corners' if corners else 'half'}",
+            lambda x, m=mode, c=corners: F.interpolate(x, (7, 9), mode=m, align_corners=c),
+            (IMAGE,),
+        )
+        for mode in ("bilinear", "bicubic")
+        for corners in (False, True)
+    ),
+    ("bilinear-smaller", lambda x: F.interpolate(x, (3, 2), mode="bilinear"), (IMAGE,)),
+    ("bilinear-antialias", lambda x: F.interpolate(x, (3, 2), mode="bilinear", antialias=True), (IMAGE,)),
+    ("bicubic-antialias", lambda x: F.interpolate(x, (3, 3), mode="bicubic", antialias=True), (IMAGE,)),
+    ("bilinear-scale", lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"), (IMAGE,)),
+    ("bilinear-scale-recomputed", lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=True), (IMAGE,)),
+    ("bilinear-one", lambda x: F.interpolate(x, (1, 1), mode="bilinear"), (IMAGE,)),
+    ("resize-linear", lambda x: F.interpolate(x, 7, mode="linear"), (f32(1, 2, 4),)),
+    ("trilinear", lambda x: F.interpolate(x, (3, 5, 4), mode="trilinear"), (f32(1, 2, 2, 3, 4),)),
+    *((f"nearest-{size}", lambda x, size=size: F.interpolate(x, (size, 7)), (IMAGE,)) for size in (3, 4, 8, 11)),
+    ("nearest-exact", lambda x: F.interpolate(x, (7, 9), mode="nearest-exact"), (IMAGE,)),
+    ("nearest-scale", lambda x: F.interpolate(x, scale_factor=(1.3, 2.6)), (IMAGE,)),
+    ("nearest-volume", lambda x: F.interpolate(x, scale_factor=2), (f32(1, 2, 2, 3, 4),)),
+    ("nearest-line", lambda x: F.interpolate(x, 10), (f32(1, 2, 4),)),
+]
+
+SERIES = f32(5, 2, 4)  # time, batch, features
+RECURRENT: list[Case] = [
+    ("lstm", nn.LSTM(4, 3), (SERIES,)),
+    ("lstm-batch-first", nn.LSTM(4, 3, batch_first=True), (f32(2, 5, 4),)),
+    ("lstm-deep", nn.LSTM(4, 3, num_layers=2, bidirectional=True), (SERIES,)),
+    ("lstm-no-bias", nn.LSTM(4, 3, bias=False), (SERIES,)),
+    ("lstm-state", nn.LSTM(4, 3), (SERIES, (f32(1, 2, 3, seed=1), f32(1, 2, 3, seed=2)))),
+    ("lstm-unbatched", nn.LSTM(4, 3), (f32(5, 4),)),
+    ("lstm-cell", nn.LSTMCell(4, 3), (f32(2, 4),)),
+    ("gru", nn.GRU(4, 3), (SERIES,)),
+    ("gru-deep", nn.GRU(4, 3, num_layers=2, bidirectional=True, batch_first=True), (f32(2, 5, 4),)),
+    ("gru-state", nn.GRU(4, 3, bias=False), (SERIES, f32(1, 2, 3, seed=1))),
+    ("rnn", nn.RNN(4, 3, nonlinearity="relu"), (SERIES,)),
+    ("multihead", nn.MultiheadAttention(8, 2, batch_first=True), (f32(2, 5, 8), f32(2, 3, 8, seed=1), f32(2, 3, 8, seed=2))),
+    (
+        "multihead-masked",
+        lambda x, w, b, o, p, m: F.multi_head_attention_forward(
+            x, x, x, 8, 2, w, b, None, None, False, 0.0, o, p, training=False, key_padding_mask=m, need_weights=False
+        )[0],
+        (f32(5, 2, 8), f32(24, 8, scale=0.5), f32(24), f32(8, 8), f32(8), torch.tensor([[False] * 5, [False, False, True, True, False]])),
+    ),
+    ("encoder", nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (f32(2, 5, 8),)),
+    ("decoder", nn.TransformerDecoderLayer(8, 2, 16), (f32(5, 2, 8), f32(4, 2, 8, seed=1))),
 ]
 
 MASK = torch.tensor([[True, False, True], [False, False, False], [True, True, True], [False, True, False]])
@@ -246,6 +379,13 @@ NETWORKS: list[Case] = [
     ("conv2d-unbatched", nn.Conv2d(3, 4, 3), (f32(3, 5, 5),)),
     ("conv2d-channels-last", nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last), (f32(2, 3, 5, 5),)),
     ("conv1d", nn.Conv1d(3, 4, 3, stride=2, padding=1, dilation=2), (f32(2, 3, 11),)),
+    ("conv3d", nn.Conv3d(2, 4, (2, 3, 2), stride=(1, 2, 1), padding=1, groups=2), (f32(1, 2, 4, 5, 6),)),
+    ("conv-transpose", nn.ConvTranspose2d(4, 3, 3, stride=2, padding=1, output_padding=1), (f32(1, 4, 3, 5),)),
+    ("conv-transpose-groups", nn.ConvTranspose2d(4, 6, (2, 3), stride=(1, 3), groups=2, dilation=2, bias=False), (f32(2, 4, 3, 4),)),
+    ("conv-transpose1d", nn.ConvTranspose1d(3, 4, 4, stride=3, padding=2), (f32(2, 3, 5),)),
+    ("adaptive-max", lambda x: F.adaptive_max_pool2d(x, (2, 3)), (f32(1, 2, 4, 6),)),
+    ("cdist", lambda a, b: torch.cdist(a, b), (f32(2, 3, 4), f32(2, 5, 4, seed=1))),
+    ("cdist-cubed", lambda a, b: torch.cdist(a, b, p=3.0), (f32(3, 4), f32(5, 4, seed=1))),
     ("max-pool", lambda x: F.max_pool2d(x, 3, 2, 1), (f32(2, 3, 7, 8),)),
     ("max-pool-ceil", lambda x: F.max_pool2d(x, 2, 2, ceil_mode=True), (f32(2, 3, 7, 8),)),
     ("max-pool-ceil-last-in-pad", lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True), (f32(1, 1, 3, 5),)),
@@ -259,6 +399,7 @@ NETWORKS: list[Case] = [
     ("avg-pool-ceil", lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), (f32(2, 3, 7, 8),)),
     ("avg-pool-ceil-unpadded", lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True), (f32(2, 3, 6, 8),)),
     ("avg-pool-ceil-exclude", lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), (f32(2, 3, 8, 8),)),
+    ("avg-pool-beyond", lambda x: F.avg_pool2d(x, 50, ceil_mode=True), (f32(2, 3, 6, 8),)),
     ("avg-pool-divisor", lambda x: F.avg_pool2d(x, 2, divisor_override=3), (f32(2, 3, 6, 8),)),
     ("avg-pool1d", lambda x: F.avg_pool1d(x, 3, 2, 1), (f32(2, 3, 9),)),
     ("avg-pool3d", lambda x: F.avg_pool3d(x, 2, ceil_mode=True), (f32(1, 2, 3, 4, 5),)),
@@ -280,6 +421,9 @@ NETWORKS: list[Case] = [
         (f32(2, 4, 5, 3), f32(4), positive(4), f32(4, seed=1), f32(4, seed=2)),
     ),
     ("batch-norm-plain", nn.BatchNorm1d(4, affine=False), (f32(2, 4),)),
+    ("rms-norm-default", lambda x: F.rms_norm(x, (4, 5)), (f32(3, 4, 5),)),
+    ("instance-norm-batch", nn.InstanceNorm1d(4, affine=True), (f32(3, 4, 6),)),
+    ("local-response-norm", lambda x: F.local_response_norm(x, 3), (f32(1, 5, 3, 4),)),
     ("rms-norm", lambda x, w: F.rms_norm(x, (5,), w, 1e-6), (f32(3, 5), f32(5, seed=1))),
     ("softmax", lambda x: x.softmax(1), (f32(3, 5, 2),)),
     ("softmax-masked", lambda x: x.softmax(0), (torch.tensor([-float("inf")] * 3),)),
@@ -291,6 +435,12 @@ NETWORKS: list[Case] = [
     ("attention-bool", lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), (*QKV, MASK)),
     ("attention-additive", lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), (*QKV, torch.where(MASK, 0.5, -float("inf")))),
     ("attention-causal", lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (f32(2, 3, 4, 8),)),
+    (
+        "attention-causal-mask",
+        lambda q: F.scaled_dot_product_attention(q, q, q, torch.ones(4, 4, dtype=torch.bool).tril()[None, None]),
+        (f32(2, 3, 4, 8),),
+    ),
+    ("attention-open-mask", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.zeros(4, 3)), QKV),
     ("attention-causal-wide", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), QKV),
     ("attention-no-heads", F.scaled_dot_product_attention, (f32(3, 4, 8), f32(3, 5, 8, seed=1), f32(3, 5, 8, seed=2))),
     (
@@ -301,7 +451,16 @@ NETWORKS: list[Case] = [
 ]
 
 
-FAMILIES = {"elementwise": ELEMENTWISE, "reductions": REDUCTIONS, "shapes": SHAPES, "networks": NETWORKS}
+FAMILIES = {
+    "elementwise": ELEMENTWISE,
+    "reductions": REDUCTIONS,
+    "shapes": SHAPES,
+    "networks": NETWORKS,
+    "indexing": INDEXING,
+    "sorting": SORTING,
+    "sampling": SAMPLING,
+    "recurrent": RECURRENT,
+}
 
 
 class Family(nn.Module):
@@ -331,5 +490,5 @@ def test_operators_give_what_torch_gives(family: str, assert_graph_gives: Any) -
     with torch.no_grad():
         expected = {name: leaf.contiguous().numpy() for name, leaf in name_outputs(model(example))}
     graph = to_graph(model, [example], name=family, input_names=["x"])
-    inputs = {f"x.{id}.{index}": tensor.numpy() for id, tensors in example.items() for index, tensor in enumerate(tensors)}
+    inputs = {f"x.{name}": tensor.numpy() for name, tensor in name_outputs(example)}
     assert_graph_gives(graph, inputs, expected)

@@ -12,9 +12,18 @@ import pytest
 from exporters.bundle import is_finished
 from exporters.models.zoo import all_models
 from rml_exec import Executor, isa_info, load_graph
-from rml_exec.graph_run import load_golden
+from rml_exec.graph_run import compare_with_golden, load_golden
+from rml_exec.runtime.reference import run_reference
 
-ZOO = [pytest.param(model.name, marks=getattr(pytest.mark, model.framework)) for model in all_models().values()]
+
+
+def named(models):
+    return [pytest.param(model.name, marks=getattr(pytest.mark, model.framework)) for model in models]
+
+
+ZOO = named(model for model in all_models().values() if model.default)
+TWINS = named(model.variant(size="tiny") for model in all_models().values() if "tiny" in model.sizes)
+"""The small twins of the large models: the same architectures."""
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +84,27 @@ def test_exact_gives_the_same_bits_on_every_instruction_set_with_fma_and_any_thr
     for output in bits.values():
         assert output[: len(output) // 2] == output[len(output) // 2 :], "1 and 2 threads differ"
     assert len(set(bits.values())) <= 1, f"{isas} differ"
+
+
+def rms(array):
+    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64))))
+
+
+@pytest.mark.parametrize("numerics", ["fast", "exact"])
+@pytest.mark.parametrize("name", ZOO + TWINS)
+def test_the_error_against_float64_is_close_to_the_frameworks_own(export, name, numerics):
+    graph, golden = load_graph(export(name)), load_golden(export(name))
+    want = run_reference(graph, golden.inputs, precision="f64")
+    got = Executor.create(graph, numerics=numerics).run(golden.inputs)
+    factor = 3 if numerics == "fast" and any(node.op == "conv2d" for node in graph.nodes) else 2
+    for output, array in got.items():
+        half_ulp = float(np.spacing(np.float32(rms(want[output])))) / 2
+        assert rms(array - want[output]) <= factor * float(golden.metadata[f"rms_error.{output}"]) + half_ulp
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_passes_its_check_with_and_without_fusion(export, name):
+    golden = load_golden(export(name))
+    for options in ({}, {"numerics": "exact"}, {"fuse": False, "threads": 1}):
+        found = compare_with_golden(Executor.create(load_graph(export(name)), **options).run(golden.inputs), golden)
+        assert found.passed, found.reason

@@ -17,7 +17,7 @@ is_nan is_inf not sign round clamp relu leaky_relu elu silu gelu softplus hard_s
 add sub mul pow max min and or xor div rem atan2 shift compare select reshape transpose broadcast slice reverse concat pad iota
 take take_along_axis gather_nd dynamic_slice scatter_along_axis scatter_nd dynamic_update_slice reduce argreduce sort topk cumulative
 matmul linear conv2d conv3d conv2d_transpose max_pool avg_pool resize batch_norm layer_norm rms_norm group_norm softmax log_softmax
-attention lstm gru call cond while scan fused
+attention lstm gru nms call cond while scan fused
 """.split()  # noqa: SIM905  (a name per line would be longer than the rest of the test)
 WRONG = {
     "int": (1.5, True, "1", None),
@@ -100,6 +100,7 @@ RESIZE = {
     "data_layout": "NCHW",
 }
 FORWARD = {"direction": "forward"}
+NMS = {"max_outputs": 3, "iou_threshold": 0.5, "score_threshold": None, "index_dtype": "i64"}
 REDUCE = {"kind": "sum", "axes": (1,), "keepdims": False, "nan": "propagate", "empty": "error"}
 ARG = {"kind": "max", "axis": 1, "keepdims": False, "tie": "first", "nan": "first", "index_dtype": "i64"}
 ATTENTION = {"scale": 1.0, "mask": "none", "fully_masked": "nan"}
@@ -224,6 +225,9 @@ REFUSED = [
     ("lstm", ["f32[2,4]", "f32[20,4]", "f32[20,5]", None, None, None], FORWARD, "time, batch, features"),
     ("gru", ["f32[3,2,4]", "f32[15,4]", "f32[15,5]", None, "f32[5]", None], {**FORWARD, "reset": "after"}, "recurrent_bias must have"),
     ("gru", ["f32[3,2,4]", "f64[15,4]", "f32[15,5]", None, None, None], {**FORWARD, "reset": "after"}, "one element type"),
+    ("nms", ["f32[3,4]", "f32[2]"], NMS, r"scores must have the shape \[3\]"),
+    ("nms", ["f32[3,5]", "f32[3]"], NMS, r"boxes must have the shape \[n, 4\]"),
+    ("nms", ["f32[3,4]", "f32[3]"], {**NMS, "max_outputs": -1}, "max_outputs must be at least 0"),
     ("attention", ["f32[2,3]", "f32[4,3]", "f32[5,3]", None], ATTENTION, "k and v must have one length; got 4 and 5"),
     ("attention", ["f32[2,3]", "f32[4,2]", "f32[4,3]", None], ATTENTION, "one width; got 3 and 2"),
     ("attention", ["f32[1,2,3]", "f32[2,4,3]", "f32[2,4,3]", None], ATTENTION, "agree on all axes but the last two"),
