@@ -220,6 +220,8 @@ class _Fit:
                 raise _VariesError(f"{where}: the number of things")
             return tuple(self.merge(list(parts), where) for parts in zip(*items, strict=True))
         if isinstance(first, Mapping):
+            if any(item.keys() != first.keys() for item in items):
+                raise _VariesError(f"{where}: the names of things")
             return {key: self.merge([item[key] for item in items], f"{where} {key}") for key in first}
         if all(type(item) is type(first) and item == first for item in items):
             return first
@@ -265,7 +267,7 @@ class _Fit:
 def _same(a: Constant, b: Constant) -> bool:
     if (a.name, a.type, a.key) != (b.name, b.type, b.key):
         return False
-    return np.shares_memory(a.data, b.data) or a.data.tobytes() == b.data.tobytes()
+    return a.data.__array_interface__ == b.data.__array_interface__ or a.data.tobytes() == b.data.tobytes()
 
 
 def _term(factor: int, text: str) -> str:

@@ -22,7 +22,7 @@ TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 LAYOUT_OF = "rml.layout_of"
 """Metadata key of a node whose result is the NHWC form of the value named."""
 
-_IMAGE_OPS = ("conv2d", "max_pool", "avg_pool")
+_IMAGE_OPS = ("conv2d", "conv2d_transpose", "max_pool", "avg_pool", "resize")
 _LAST_OF = {0: 0, 1: 3, 2: 1, 3: 2}  # axis of NCHW -> the same axis of NHWC
 
 
@@ -60,8 +60,11 @@ class _Rewriter:
         if node.op in _IMAGE_OPS and node.attrs["data_layout"] == "NCHW" and self._rank(x) == 4:
             assert x is not None
             return self._twin_node(node, (self._twin(x), *node.inputs[1:]), {**node.attrs, "data_layout": "NHWC"})
-        if node.op == "batch_norm" and x in self._twins and node.attrs["axis"] == 1:
+        if node.op in ("batch_norm", "group_norm") and x in self._twins and node.attrs["axis"] == 1:
             return self._twin_node(node, (self._twins[x], *node.inputs[1:]), {**node.attrs, "axis": 3})
+        if node.op == "pad" and x in self._twins:
+            widths = {name: tuple(node.attrs[name][axis] for axis in TO_NHWC) for name in ("low", "high", "interior")}
+            return self._twin_node(node, (self._twins[x],), {**node.attrs, **widths})
         if node.op == "concat" and all(name in self._twins for name in node.reads()):
             return self._twin_node(
                 node, tuple(self._twins[name] for name in node.reads()), {**node.attrs, "axis": _LAST_OF[node.attrs["axis"]]}
@@ -140,5 +143,5 @@ def _choose(graph: Graph) -> Graph:
 
 
 CHOOSE_LAYOUT = Pass("choose_layout", _choose)
-"""conv2d, pools, batch norm, spatial reductions, concat and elementwise nodes work on channels-last values; a torch graph then has one
+"""Convolutions, pools, resize, norms, pad, spatial reductions, concat and elementwise nodes work on channels-last values; a torch graph then has one
 transpose at each end, a TensorFlow graph none."""

@@ -13,7 +13,7 @@ from bench.adapters.base import ARMS, Arm
 from bench.supervisor import Budget
 from exporters.models.zoo import ZooModel
 
-ZOO = {name: ZooModel(name, "torch", lambda: (None, None), f"the fake {name}") for name in ("torch_one", "torch_two")}
+ZOO = {name: ZooModel(name, "torch", lambda: (None, None), f"the fake {name}", default=True) for name in ("torch_one", "torch_two")}
 
 if __name__ == "__main__":
     ARMS.clear()

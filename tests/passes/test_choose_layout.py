@@ -84,3 +84,16 @@ def test_a_channels_last_graph_is_left_as_it_is():
         b.output("y", b.add("conv2d", [b.input("x", "f32", (1, 5, 5, 3)), w, None], **{**CONV, "data_layout": "NHWC"}))
 
     assert lowered(build) == ["conv2d"]
+
+
+def test_a_u_net_like_part_stays_channels_last():
+    def build(b):
+        x = conv(b, b.input("x", "f32", (1, 3, 4, 5)))
+        x = b.add("pad", [x], mode="constant", low=(0, 0, 0, 1), high=(0, 0, 1, 0), interior=(0, 0, 0, 0), value=0.5)
+        scale = b.constant(RNG.standard_normal(4).astype(np.float32), name="scale")
+        x = b.add("group_norm", [x, scale, None], groups=2, axis=1, eps=1e-5)
+        w = b.constant(RNG.standard_normal((4, 2, 2, 2)).astype(np.float32), name="up")
+        x = b.add("conv2d_transpose", [x, w, None], **{**CONV, "strides": (2, 2), "pads": ((0, 0), (0, 0))}, output_padding=(0, 0))
+        b.output("y", b.add("reduce", [x], kind="mean", axes=(2, 3), keepdims=False, nan="propagate", empty="identity"))
+
+    assert lowered(build) == ["transpose", "conv2d", "pad", "group_norm", "conv2d_transpose", "reduce"]

@@ -1,0 +1,139 @@
+"""Symbolic dims without a framework: the option's text, sizes to try, and one symbolic graph from static ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exporters.dims import Dim, axes_of, check_sizes, generalise, hints, parse_dim, shapes_at, trial_sizes
+from exporters.errors import ExportError
+from rml_exec.ir.graph import Graph
+from rml_exec.loading import GraphBuilder, check_graph, load_graph, save_graph
+
+SHAPES = {"ids": (2, 7), "mask": (2, 7), "scale": ()}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("batch=1..64", Dim("batch", 1, 64, 0)),
+        ("batch=2..", Dim("batch", 2, None, 0)),
+        ("tokens=1..9@1", Dim("tokens", 1, 9, 1)),
+        ("t=3..3@ids.1,state.0.h.2", Dim("t", 3, 3, (("ids", 1), ("state.0.h", 2)))),
+    ],
+)
+def test_the_option_is_read(text: str, expected: Dim) -> None:
+    assert parse_dim(text) == expected
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=4", "batch=1..64@", "=1..2", "batch=9..2", "batch=0..4", "min=1..4", "1b=1..4", "b=1..4@ids", "b=1..4@ids.1,x"])  # fmt: skip
+def test_an_option_that_is_no_dim_is_one_sentence(text: str) -> None:
+    with pytest.raises(ExportError, match=r"^--dim: ") as caught:
+        parse_dim(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_axes_are_the_first_of_every_input_or_those_named() -> None:
+    assert axes_of(Dim("b"), SHAPES) == {"ids": 0, "mask": 0}
+    assert axes_of(Dim("t", axes=1), SHAPES) == {"ids": 1, "mask": 1}
+    assert axes_of(Dim("t", axes=(("mask", 1),)), SHAPES) == {"mask": 1}
+    assert hints([Dim("b"), Dim("t", axes=1)], SHAPES) == {"b": 2, "t": 7}
+    assert shapes_at([Dim("b")], SHAPES, {"b": 5}) == {"ids": (5, 7), "mask": (5, 7), "scale": ()}
+
+
+@pytest.mark.parametrize(
+    ("dim", "message"),
+    [
+        (Dim("b", axes=(("nothing", 0),)), "there is no axis 0 of an input 'nothing'. Hint: inputs: ids, mask, scale"),
+        (Dim("b", axes=(("ids", 2),)), "there is no axis 2 of an input 'ids'"),
+        (Dim("b", axes=3), "must be one size in the example inputs; got no input with that axis"),
+        (Dim("b", axes=(("ids", 0), ("mask", 1))), "must be one size in the example inputs; got 2, 7"),
+        (Dim("b", 3), "the example inputs must be within 3..any; got 2"),
+        (Dim("b", 1, 1), "the example inputs must be within 1..1; got 2"),
+    ],
+)
+def test_a_dim_that_the_example_inputs_do_not_have_is_refused(dim: Dim, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        hints([dim], SHAPES)
+
+
+def test_dims_have_different_names() -> None:
+    with pytest.raises(ExportError, match="different names; got b, b"):
+        hints([Dim("b"), Dim("b", axes=1)], SHAPES)
+
+
+def test_sizes_are_within_their_ranges() -> None:
+    for low, high in ((1, 64), (1, None), (5, 6), (1, 2), (3, 3), (1, 1), (100, 4000)):
+        dims = [Dim("b", low, high), Dim("t", 2, 9, 1)]
+        hint = {"b": low, "t": 4}
+        for sizes in [*trial_sizes(dims, hint), *check_sizes(dims, hint)]:
+            assert low <= sizes["b"] <= (high or sizes["b"])
+            assert 2 <= sizes["t"] <= 9
+    assert check_sizes([Dim("b", 1, 64)], {"b": 1}) == [{"b": 5}, {"b": 2}]
+    assert check_sizes([Dim("b", 1, 64)], {"b": 8}) == [{"b": 1}, {"b": 19}]
+    assert check_sizes([Dim("b", 2, 2)], {"b": 2}) == []
+    assert all(sizes["b"] > 1 for sizes in trial_sizes([Dim("b", 1, 64)], {"b": 1}))
+
+
+def build(make: Callable[[GraphBuilder, str, int, int], str], b: int, t: int) -> Graph:
+    builder = GraphBuilder("made", producer={"framework": "numpy", "framework_version": "2", "exporter_version": "0", "options": {}})
+    builder.output("y", make(builder, builder.input("x", "f32", (b, t)), b, t))
+    return builder.build()
+
+
+DIMS = [Dim("b", 1, 64), Dim("t", 2, 64, 1)]
+HINT = {"b": 1, "t": 5}
+
+
+def symbolic(make: Callable[[GraphBuilder, str, int, int], str], candidates: Any = ()) -> Graph:
+    return generalise([(sizes, build(make, sizes["b"], sizes["t"])) for sizes in trial_sizes(DIMS, HINT)], DIMS, HINT, candidates)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, x, b, t: g.add("relu", [x]),
+        lambda g, x, b, t: g.add("reshape", [x], shape=(b * t,)),
+        lambda g, x, b, t: g.add("broadcast", [x], shape=(t, b, t)),
+        lambda g, x, b, t: g.add("reshape", [g.add("concat", [x] * 4, axis=1)], shape=(2, 2 * b * t)),
+        lambda g, x, b, t: g.add("pad", [x], mode="constant", low=(0, 3), high=(t - 2, 2 * b + t), interior=(0, 0), value=0.0),
+        lambda g, x, b, t: g.add("slice", [x], start=(0, 1), limit=(b, t - 1), strides=(1, 1)),
+        lambda g, x, b, t: g.add("iota", [], dtype="i64", shape=(t * t, b), axis=0),
+    ],
+)
+def test_the_symbolic_graph_becomes_every_static_one(make: Any, tmp_path: Any) -> None:
+    graph = symbolic(make)
+    assert dict(graph.dims) == {"b": {"min": 1, "max": 64, "hint": 1}, "t": {"min": 2, "max": 64, "hint": 5}}
+    save_graph(graph, tmp_path / "made")
+    loaded = load_graph(tmp_path / "made")
+    for b, t in ((1, 5), (7, 3), (64, 64), (1, 2), (13, 31)):
+        bound, wanted = loaded.bind(b=b, t=t), build(make, b, t)
+        check_graph(bound)
+        assert bound.nodes == wanted.nodes
+        assert bound.inputs == wanted.inputs
+
+
+def test_a_framework_can_name_expressions_that_are_no_polynomial() -> None:
+    def halves(g: GraphBuilder, x: str, b: int, t: int) -> str:
+        return str(g.add("slice", [x], start=(0, 0), limit=(b, t), strides=(1, 2)))
+
+    with pytest.raises(ExportError, match=r"slice 'slice'.*is no simple expression.*Hint: give this dim a fixed size"):
+        symbolic(halves)
+    assert symbolic(halves, ["(t + 1) // 2"]).bind(b=3, t=10).nodes == build(halves, 3, 10).nodes
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda g, x, b, t: g.add("add", [x, g.constant(np.float32(t), "count")]), "constant 'count', computed at export, depends on them"),
+        (lambda g, x, b, t: g.add("relu" if t > 4 else "abs", [x]), "relu, abs|abs, relu"),
+        (lambda g, x, b, t: g.add("concat", [x] * t, axis=0), "concat 'concat' inputs|concat 'concat': the number of things"),
+        (lambda g, x, b, t: g.add("clamp", [x], lo=0.0, hi=float(t)), r"clamp 'clamp' hi: 2\.0, 3\.0"),
+    ],
+)
+def test_what_is_more_than_an_integer_is_refused_with_its_place(make: Any, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        symbolic(make)
