@@ -25,7 +25,7 @@ from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder
 from rml_exec.types import DType
 
-__all__ = ["import_program"]
+__all__ = ["REFUSED", "SYMBOLIC", "Imported", "import_program"]
 
 _LOWERINGS = (elementwise, indexing, networks, recurrent, reductions, sampling, shapes)  # imported for what they add to ATEN
 
@@ -46,7 +46,12 @@ _REFUSALS = {
     "distances of all pairs are not supported": "_pdist_forward",
     "sequences of different lengths (PackedSequence) are not supported": "lstm.data gru.data",
 }
-_REFUSED = {f"aten.{name}": reason for reason, names in _REFUSALS.items() for name in names.split()}
+REFUSED = {f"aten.{name}": reason for reason, names in _REFUSALS.items() for name in names.split()}
+"""Operator -> why no graph can have it."""
+
+SYMBOLIC = {"aten.sym_numel", "aten.sym_size", "aten.sym_storage_offset", "aten.sym_stride"}
+"""Operators that give a size: their values are known from the traced shapes."""
+
 _DATA_DEPENDENT = next(reason for reason in _REFUSALS if "control flow" in reason)
 _UNINITIALISED = ("aten.empty", "aten.empty_strided", "aten.empty_like", "aten.new_empty")
 _MEANINGLESS = {"layout", "device", "pin_memory", "memory_format", "non_blocking"}
@@ -168,7 +173,7 @@ class _Importer:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise RefusedError("only tensor operators are supported")
         packet = str(node.target.overloadpacket)
-        if reason := _REFUSED.get(packet) or _REFUSED.get(str(node.target)):
+        if reason := REFUSED.get(packet) or REFUSED.get(str(node.target)):
             raise RefusedError(reason)
         operands = [self.values[operand] for operand in node.all_input_nodes]
         if any(operand is None for operand in operands):

@@ -25,7 +25,7 @@ from exporters.golden_sets import draw_inputs
 from exporters.lowering import name_inputs, name_outputs
 from rml_exec.ir.dims import parse_expr
 
-__all__ = ["Traced", "run_eagerly", "run_nodes", "symbolic_sizes", "trace"]
+__all__ = ["DECOMPOSED", "Traced", "run_eagerly", "run_nodes", "symbolic_sizes", "trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     for name in _KEPT.split():
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
-    table.update(get_decompositions([getattr(torch.ops.aten, name) for name in _DECOMPOSED.split()]))
+    table.update(get_decompositions([getattr(torch.ops.aten, name.removeprefix("aten.")) for name in sorted(DECOMPOSED)]))
     return table
 
 
@@ -228,7 +228,8 @@ _KEPT = (
     "_upsample_nearest_exact3d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec"
 )
 
-_DECOMPOSED = "grid_sampler_2d col2im addmv addbmm dist"
+DECOMPOSED = {f"aten.{name}" for name in "grid_sampler_2d col2im addmv addbmm dist".split()}
+"""Operators that torch can decompose, but does not by default."""
 
 
 def run_eagerly(traced: Traced, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

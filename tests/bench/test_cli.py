@@ -114,8 +114,8 @@ def test_the_models_are_listed(command, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--models", "nonsense"], "--models: must name some of torch_one, torch_two; got 'nonsense'."),
-        (["--models", "torch_one,"], "--models: must name some of torch_one, torch_two; got ''."),
+        (["--models", "nonsense"], "--models: must be all, or name some of torch_one, torch_two; got 'nonsense'."),
+        (["--models", "torch_one,"], "--models: must be all, or name some of torch_one, torch_two; got ''."),
         (["--frameworks", "caffe,rml"], "--frameworks: must name some of rml, torch; got 'caffe'."),
         (["--threads", "0"], "--threads: must be whole numbers of at least 1, with commas between them; got '0'."),
         (["--threads", "1,two"], "--threads: must be whole numbers of at least 1, with commas between them; got '1,two'."),

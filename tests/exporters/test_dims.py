@@ -29,7 +29,9 @@ def test_the_option_is_read(text: str, expected: Dim) -> None:
     assert parse_dim(text) == expected
 
 
-@pytest.mark.parametrize("text", ["batch", "batch=4", "batch=1..64@", "=1..2", "batch=9..2", "batch=0..4", "min=1..4", "1b=1..4", "b=1..4@ids", "b=1..4@ids.1,x"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", "batch batch=4 batch=1..64@ =1..2 batch=9..2 batch=0..4 min=1..4 1b=1..4 b=1..4@ids b=1..4@ids.1,x".split()
+)
 def test_an_option_that_is_no_dim_is_one_sentence(text: str) -> None:
     with pytest.raises(ExportError, match=r"^--dim: ") as caught:
         parse_dim(text)

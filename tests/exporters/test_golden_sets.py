@@ -111,4 +111,4 @@ def test_the_first_difference_tells_the_origin_and_passes_over_what_is_unknown(s
 
 
 def test_flops_are_those_of_the_ops(small_graph: Graph) -> None:
-    assert count_flops(small_graph) == 2 * 2 * 8 * 5 + 2 * 5 + 2 * 5 + 2 * 5  # product and bias, relu, argmax
+    assert count_flops(small_graph) == 2 * 2 * 8 * 5 + 2 * 5 + 2 * 5  # product, relu, argmax

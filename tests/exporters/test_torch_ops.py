@@ -238,7 +238,11 @@ INDEXING: list[Case] = [
     ("index-apart", lambda x: x[torch.tensor([0, 1]), :, torch.tensor([2, -1])], (f32(2, 3, 4),)),
     ("index-put", lambda x, i, v: torch.index_put(x, (i,), v), (f32(5, 3), torch.tensor([0, -1]), f32(2, 3, seed=1))),
     ("index-put-one", lambda x, i: torch.index_put(x, (i,), torch.tensor(7.0)), (f32(5, 3), torch.tensor([0, -1]))),
-    ("index-put-axis", lambda x, i, v: torch.ops.aten.index_put(x, [None, i], v), (f32(2, 5, 3), i64(4, low=0, high=5).unique(), f32(1, 3))),
+    (
+        "index-put-axis",
+        lambda x, i, v: torch.ops.aten.index_put(x, [None, i], v),
+        (f32(2, 5, 3), i64(4, low=0, high=5).unique(), f32(1, 3)),
+    ),
     ("index-put-two", lambda x, i, j, v: torch.index_put(x, (i, j), v), (f32(4, 5), torch.tensor([0, 3]), torch.tensor([1, -1]), f32(2))),
     (
         "index-put-apart",
