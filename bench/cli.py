@@ -8,25 +8,32 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from bench.adapters.base import ARMS, UnavailableError
+from bench.adapters.base import ARMS
 from bench.exporting import ExportFailure, export_missing
 from bench.machine import describe_machine
 from bench.progress import Progress
 from bench.records import CellRecord, append_record, prepare_results
 from bench.supervisor import Budget, run_cells
 from exporters.models.zoo import ZooModel, all_models, get_model
+from rml_exec.command import UNAVAILABLE, run_command
 from rml_exec.errors import InputError, RmlError
 from rml_exec.runtime.threads import available_cpus
 
 __all__ = ["main"]
 
 _FORMATS = ("table", "markdown", "csv", "json")
-_UNAVAILABLE = 5
-_INTERRUPTED = 130
+
+
+class _MissingLibraryError(RmlError):
+    exit_code = UNAVAILABLE
+
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of seconds above 0; got {text}")
     return value
@@ -88,16 +95,7 @@ def _threads(text: str) -> list[int]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     options = _parser().parse_args(argv)
-    try:
-        return _run(options)
-    except RmlError as error:
-        code, text = error.exit_code, str(error)
-    except UnavailableError as error:
-        code, text = _UNAVAILABLE, str(error)
-    except KeyboardInterrupt:
-        code, text = _INTERRUPTED, "interrupted"
-    print(f"bench_frameworks: {text}", file=sys.stderr)
-    return code
+    return run_command("bench_frameworks", lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -118,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         from reports.render import render
     except ImportError as error:
-        raise UnavailableError(f"the table needs pandas and rich ({error}); pip install rml-exec[bench]") from error
+        raise _MissingLibraryError(f"the table needs pandas and rich ({error}); pip install rml-exec[bench]") from error
     if options.results is not None:
         _prepare(options.results)
     environment = describe_machine()
@@ -150,7 +148,7 @@ def _export_only(models: Sequence[ZooModel], options: argparse.Namespace) -> int
         print(f"bench_frameworks: {name}: {failure.reason}", file=sys.stderr)
     if any(failure.status == "failed" for failure in failures.values()):
         return 2
-    return _UNAVAILABLE if failures else 0
+    return UNAVAILABLE if failures else 0
 
 
 def _prepare(results: Path) -> None:

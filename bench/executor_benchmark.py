@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from rml_exec import Executor, RmlError, __version__, isa_info, load_graph
+from rml_exec import Executor, InputError, RmlError, __version__, isa_info, load_graph
+from rml_exec.command import run_command
 from rml_exec.ir.weights import write_file
 
 __all__ = ["Benchmark", "main", "register", "run_benchmarks"]
@@ -263,34 +264,33 @@ def _aggregates_only(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; exit codes 0 ok, 2 bad usage or no graphs, 5 an instruction set that the machine lacks."""
+    """Runs the command; exit codes 0 ok, 2 bad usage or no graphs, 5 an instruction set that the machine lacks, 130 interrupted."""
     parser = _parser()
     options = parser.parse_args(argv)
-    negated = options.benchmark_filter.startswith("-")
     try:
         pattern = re.compile(options.benchmark_filter.removeprefix("-"))
     except re.error as error:
         parser.error(f"argument --benchmark_filter: must be a regular expression: {error}")
+    return run_command("executor_benchmark", lambda: _run(options, pattern))
+
+
+def _run(options: argparse.Namespace, pattern: re.Pattern[str]) -> int:
+    negated = options.benchmark_filter.startswith("-")
     folder = Path(os.environ.get(GRAPH_DIR) or _TEST_MODELS)
-    try:
-        benchmarks = [one for one in register(folder) if bool(pattern.search(one.name)) != negated]
-        if not benchmarks:
-            print(f"executor_benchmark: no graph in {folder} matches; set {GRAPH_DIR} to a folder of exported models", file=sys.stderr)
-            return 2
-        if options.benchmark_list_tests:
-            print("\n".join(benchmark.name for benchmark in benchmarks))
-            return 0
-        rows = run_benchmarks(benchmarks, options)
-        context = _context(options.benchmark_context)
-        kept = _aggregates_only(rows) if options.benchmark_report_aggregates_only else rows
-        if options.benchmark_out:
-            with write_file(options.benchmark_out) as file:
-                file.write(_render(options.benchmark_out_format, context, kept).encode())
-        shown = _aggregates_only(kept) if options.benchmark_display_aggregates_only else kept
-        sys.stdout.write(_render(options.benchmark_format, context, shown))
-    except RmlError as error:
-        print(f"executor_benchmark: {error}", file=sys.stderr)
-        return error.exit_code
+    benchmarks = [one for one in register(folder) if bool(pattern.search(one.name)) != negated]
+    if not benchmarks:
+        raise InputError.of(f"folder {folder}", "holds no graph that matches", hint=f"set {GRAPH_DIR} to a folder of exported models")
+    if options.benchmark_list_tests:
+        print("\n".join(benchmark.name for benchmark in benchmarks))
+        return 0
+    rows = run_benchmarks(benchmarks, options)
+    context = _context(options.benchmark_context)
+    kept = _aggregates_only(rows) if options.benchmark_report_aggregates_only else rows
+    if options.benchmark_out:
+        with write_file(options.benchmark_out) as file:
+            file.write(_render(options.benchmark_out_format, context, kept).encode())
+    shown = _aggregates_only(kept) if options.benchmark_display_aggregates_only else kept
+    sys.stdout.write(_render(options.benchmark_format, context, shown))
     return 0
 
 

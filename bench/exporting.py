@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from bench.processes import child_environment
+from bench.processes import child_environment, die_with_parent
 from exporters.bundle import is_finished
 from exporters.models.zoo import ZooModel
 
 __all__ = ["ExportFailure", "export_missing"]
 
-_COMMAND = (sys.executable, "-m", "exporters")
+_COMMAND = (sys.executable, "-P", "-m", "exporters")
 _UNAVAILABLE = 5
 
 
@@ -79,7 +81,13 @@ def _run(command: Sequence[str], timeout_s: float) -> tuple[int, list[str]]:
     """Returns exit code and lines of standard error; 124, as of ``timeout``, if it took too long."""
     try:
         done = subprocess.run(
-            command, check=False, capture_output=True, env=child_environment(), timeout=timeout_s, stdin=subprocess.DEVNULL
+            command,
+            check=False,
+            capture_output=True,
+            env=child_environment(),
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
         code, text = done.returncode, done.stderr
     except subprocess.TimeoutExpired as error:

@@ -28,7 +28,10 @@ _ROOT = Path(bench.__file__).parent.parent
 
 
 def child_environment(**changes: str) -> dict[str, str]:
-    """Returns the environment of a Python child that must import the same ``bench`` and ``exporters`` as this process."""
+    """Returns the environment of a Python child that must import the same ``bench`` and ``exporters`` as this process.
+
+    Start it with ``-P``: else a source tree that is the current directory comes before what is installed.
+    """
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **changes}
 
@@ -61,7 +64,7 @@ class WorkerProcess:
         command_read, command_write = os.pipe()
         answer_read, answer_write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.worker", json.dumps({**cell, "supervisor": os.getpid()}), str(command_read), str(answer_write)],
+            [sys.executable, "-P", "-m", "bench.worker", json.dumps({**cell, "supervisor": os.getpid()}), str(command_read), str(answer_write)],
             pass_fds=(command_read, answer_write),
             stdin=subprocess.DEVNULL,
             stdout=self._output,

@@ -213,11 +213,12 @@ class _Fit:
         if is_dataclass(first) and not isinstance(first, type):
             if any(type(item) is not type(first) for item in items):
                 raise _VariesError(where)
-            merged = {f.name: self.merge([getattr(item, f.name) for item in items], where) for f in fields(first) if f.init}
+            places = {f.name: f"{f.name} of {where}" if isinstance(first, Graph) else where for f in fields(first) if f.init}
+            merged = {name: self.merge([getattr(item, name) for item in items], place) for name, place in places.items()}
             return replace(first, **merged)
         if isinstance(first, tuple):
             if len({len(item) for item in items}) > 1:
-                raise _VariesError(f"{where}: the number of things")
+                raise _VariesError(f"{where}: {', '.join(str(len(item)) for item in items)} of them")
             return tuple(self.merge(list(parts), where) for parts in zip(*items, strict=True))
         if isinstance(first, Mapping):
             if any(item.keys() != first.keys() for item in items):

@@ -66,6 +66,14 @@ _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names
 
 
 def __getattr__(name: str) -> Any:
+    if name == "_native":
+        try:
+            return importlib.import_module("rml_exec._native")
+        except ModuleNotFoundError:
+            raise ImportError(
+                f"rml_exec in {__path__[0]} has no compiled extension: this is a source tree that hides the installed package, or was "
+                "never built. Run from another directory, or install it in place: pip install -e ."
+            ) from None
     if name not in __all__:
         raise AttributeError(f"module 'rml_exec' has no attribute '{name}'")
     value = getattr(importlib.import_module(_MODULE_OF.get(name, "rml_exec.errors")), name)

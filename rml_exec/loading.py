@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from rml_exec.errors import GraphFormatError, TypeInferenceError
+from rml_exec.errors import GraphFormatError, InputError, TypeInferenceError
 from rml_exec.ir import builder
 from rml_exec.ir.format import encode, model_paths, weights_of
 from rml_exec.ir.graph import Body, Function, Graph, Node
@@ -169,5 +169,7 @@ def _called_functions(node: Node) -> Iterator[str]:
 def _content(source: bytes | IO[bytes]) -> bytes:
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
+    if not hasattr(source, "read"):
+        raise InputError.of("load_graph", "takes a path, the content as bytes, or a file object", type(source).__name__)
     content: bytes | str = source.read()
     return content.encode() if isinstance(content, str) else content

@@ -64,7 +64,7 @@ def attention(equation: Equation, reads: Counter[Value]) -> list[Equation] | Non
     if equation.primitive != "dot_general" or len(equation.inputs) != 2 or np.dtype(equation.outputs[0].dtype).kind != "f":
         return None
     for side in (0, 1):
-        probabilities, values = equation.inputs[side], equation.inputs[1 - side]
+        probabilities = equation.inputs[side]
         softmax = probabilities.producer
         if softmax is None or softmax.primitive != "rml.softmax" or reads[probabilities] != 1 or probabilities.constant is not None:
             continue
@@ -88,14 +88,16 @@ def _peel(value: Value, reads: Counter[Value]) -> _Scores | None:
         )
         if primitive in ("mul", "div") and (factor := scalar_value(number)):
             found.scale = (found.scale or 1.0) * (factor if primitive == "mul" else 1 / factor)
-        elif primitive == "select_n" and len(inputs) == 3 and found.mask is found.bias is found.scale is None:
+        elif found.bias is not None or found.scale is not None:
+            return None  # only a factor may stand inside of these
+        elif primitive == "select_n" and len(inputs) == 3 and found.mask is None:
             fills = [scalar_value(case) for case in inputs[1:]]
             hidden = next((index for index, fill in enumerate(fills) if fill is not None and fill <= _MASKED), None)
             if hidden is None:
                 return None
             found.mask, found.inverted, found.masked = _Part(inputs[0], part.labels), hidden == 1, float(fills[hidden])
             inner = inputs[2 - hidden]
-        elif primitive == "add" and found.bias is found.scale is None:
+        elif primitive == "add":
             inner, bias = inputs if _leads_to_product(inputs[0]) else inputs[::-1]
             found.bias = _Part(bias, _fitting(bias, part.labels))
         else:
@@ -259,7 +261,11 @@ def _mask(ctx: Context, scores: _Scores, order: Labels) -> tuple[str, str | None
         for axis in range(len(shape) - 2):  # what is the same for every head or batch stands once
             first = allowed.take([0], axis)
             allowed = first if bool((allowed == first).all()) else allowed
-        if bias is None and allowed.size == math.prod(shape[-2:]) and np.array_equal(allowed.reshape(shape[-2:]), np.tri(*shape[-2:])):
+        if (
+            bias is None
+            and allowed.size == math.prod(shape[-2:])
+            and np.array_equal(allowed.reshape(shape[-2:]), np.tri(shape[-2], shape[-1]))
+        ):
             return "causal", None, "nan"
         empty = "nan" if allowed.any(-1).all() else empty
         mask = ctx.constant(allowed, of=part.value, form=f"mask {perm} {shape}")

@@ -104,11 +104,13 @@ class Context:
         for index, equation in enumerate(program.equations):
             self._equation = equation
             untyped = not self._untyped.isdisjoint(equation.inputs)
+            found = len(self.refused)
             try:
                 if not untyped or TABLE.get(equation.primitive) is None:
                     self._lower(equation)
             except (RefusedError, TypeInferenceError) as error:
-                self.refused.append(Unsupported(equation.primitive, f"equation {index}", equation.where, str(error).rstrip(".")))
+                if len(self.refused) == found:  # else it is a loop, and what it runs was refused
+                    self.refused.append(Unsupported(equation.primitive, f"equation {index}", equation.where, str(error).rstrip(".")))
                 untyped = untyped or not self.stand_in(equation)
             if untyped:
                 self._untyped.update(equation.outputs)
@@ -122,8 +124,7 @@ class Context:
         found = len(self.refused)
         results = function(self, equation)
         if len(self.refused) > found:  # in a function that the equation runs
-            self.stand_in(equation)
-            return
+            raise RefusedError("")
         self._names.update(zip(equation.outputs, results if isinstance(results, list) else [results], strict=True))
 
     def stand_in(self, equation: Equation) -> bool:

@@ -209,8 +209,8 @@ def _scatter(ctx: Context, eqn: Equation) -> str:
             start = np.zeros(len(x.shape), np.int64)
             start[list(mapped)] = first
             order = [*columns, *rest]
-            window = ctx.transpose(ctx.reshape(values, [sizes[axis] for axis in order]), [order.index(axis) for axis in range(len(order))])
-            return ctx.add("dynamic_update_slice", x, window, ctx.constant(start))
+            update = ctx.transpose(ctx.reshape(values, [sizes[axis] for axis in order]), [order.index(axis) for axis in range(len(order))])
+            return ctx.add("dynamic_update_slice", x, update, ctx.constant(start))
     starts = index_operand(ctx, indices)
     dtype = ctx.builder.type(starts).dtype.numpy
     drops = False
@@ -260,8 +260,8 @@ def _sort(ctx: Context, eqn: Equation) -> list[str]:
         values, found = ctx.add("sort", operand, axis=axis, descending=False, stable=True, index_dtype="i32")
         order = _along(ctx, order, found, axis) if order else found
     results = [values]
-    for operand in eqn.inputs[1:]:
-        results.append(ctx.cast(order, operand.dtype) if _counts(operand, axis) else _along(ctx, operand, order, axis))
+    for value in eqn.inputs[1:]:
+        results.append(ctx.cast(order, value.dtype) if _counts(value, axis) else _along(ctx, value, order, axis))
     return results
 
 

@@ -71,7 +71,7 @@ def _rearranged(a: Value, b: Value) -> tuple[Value, Value, Value, Value | None] 
 def _with_bias(value: Value) -> Iterator[tuple[Value, Value | None]]:
     """Yields (z, bias) of ``z + bias`` and (value, None)."""
     if operands := made_by(value, "add"):
-        yield from (pair for pair in (operands, operands[::-1]) if pair[1].constant is not None)
+        yield from ((z, bias) for z, bias in (operands, operands[::-1]) if bias.constant is not None)
     yield value, None
 
 
@@ -163,10 +163,11 @@ def batch_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | No
             if centred.constant is not None or factor.constant is None:
                 continue
             factor = before_broadcast(factor)
+            if (parts := _parts(factor)) is None:
+                continue
+            scale, variance, eps = parts
             for x, mean, bias in _means(centred, factor, shift, reads):
-                scale, variance, eps = _parts(factor)
-                values = (bias, mean, variance, *([] if scale is None else [scale]))
-                axis = _channel_axis(x, values) if variance is not None else None
+                axis = _channel_axis(x, (bias, mean, variance, *([] if scale is None else [scale])))
                 if axis is not None and x.shape == equation.outputs[0].shape:
                     statistics = {"scale": scale, "bias": bias, "mean": mean, "variance": variance}
                     return replaced(equation, "rml.batch_norm", x, axis=axis, eps=eps, **statistics)
@@ -184,15 +185,17 @@ def _means(centred: Value, factor: Value, shift: Value, reads: Counter[Value]) -
             yield from ((centred, value, bias) for value in mean)
 
 
-def _parts(factor: Value) -> tuple[Value | None, Value | None, float | None]:
+def _parts(factor: Value) -> tuple[Value | None, Value, float] | None:
     """Returns (scale, variance, eps) of a constant ``rsqrt(variance + eps) * scale``, the scale None if there is none."""
-    product = _made_of(factor, "mul")
-    for root, scale in (product, product[::-1]) if product else ((factor, None),):
+    pairs: list[tuple[Value, Value | None]] = [(factor, None)]
+    if product := _made_of(factor, "mul"):
+        pairs = [(product[0], product[1]), (product[1], product[0])]
+    for root, scale in pairs:
         total = _made_of(root, "rsqrt")
         sums = _made_of(total[0], "add") if total else ()
         if sums and (eps := scalar_value(sums[1])) is not None:
             return scale, sums[0], eps
-    return None, None, None
+    return None
 
 
 def _made_of(value: Value, primitive: str) -> tuple[Value, ...]:

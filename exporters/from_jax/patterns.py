@@ -251,7 +251,8 @@ def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation
 
 def _one_view(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """Transposes, and reshapes that only move axes of size 1, one after the other: einsum leaves chains of them."""
-    if equation.primitive not in ("transpose", "reshape", "squeeze") or not made_by(equation.inputs[0], "transpose", "reshape", "squeeze"):
+    moving = ("broadcast_in_dim", "reshape", "squeeze", "transpose")
+    if equation.primitive not in moving or not made_by(equation.inputs[0], *moving):
         return None
     seen = view(equation.outputs[0], repeats=False)
     return rearranged(equation, seen) if seen.source not in (equation.outputs[0], equation.inputs[0]) else None

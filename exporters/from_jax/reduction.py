@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from exporters.from_jax.context import TABLE, Context, RefusedError
-from exporters.from_jax.program import Equation, Value
+from exporters.from_jax.program import Equation
 
 _REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod", "rml.mean": "mean"}
 

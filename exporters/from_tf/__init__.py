@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from exporters.bundle import ExportSummary, write_export
-from exporters.from_tf.tracing import Trace, trace
+from exporters.from_tf.tracing import Trace, load_saved_model, trace
 from exporters.from_tf.walk import build_graph
 from exporters.lowering import golden_inputs
 from rml_exec.ir.graph import Graph
 
-__all__ = ["export", "to_graph"]
+__all__ = ["export", "load_saved_model", "to_graph"]
 
 
 def export(

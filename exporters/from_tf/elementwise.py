@@ -12,7 +12,9 @@ from rml_exec.types import DType
 
 __all__ = ["cast_to"]
 
-_ALIKE = "abs neg floor ceil exp expm1 log log1p sqrt rsqrt sin cos tanh sigmoid erf erfc relu"
+_ALIKE = (
+    "abs neg floor ceil exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc relu"
+)
 _RENAMED = {"IsNan": "is_nan", "IsInf": "is_inf", "LogicalNot": "not", "Invert": "not"}
 _BINARY = {
     "Add": "add",
@@ -27,9 +29,10 @@ _BINARY = {
     "BitwiseAnd": "and",
     "BitwiseOr": "or",
     "BitwiseXor": "xor",
+    "Atan2": "atan2",
 }
 _COMPARE = {"Equal": "eq", "NotEqual": "ne", "Less": "lt", "LessEqual": "le", "Greater": "gt", "GreaterEqual": "ge"}
-_SELU_SCALE, _SELU_SCALE_ALPHA = 1.0507009873554804934193349852946, 1.7580993408473768599402175208123
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 
 
 def _same(op: str, **attrs: str) -> Callable[..., Value]:
@@ -145,25 +148,19 @@ def _leaky_relu(ctx: Context, x: Value) -> Value:
     return ctx.add("leaky_relu", x, alpha=ctx.attr("alpha"))
 
 
-def _by_sign(ctx: Context, x: Value, negative: Value, otherwise: Value) -> Value:
-    return ctx.add("select", ctx.add("compare", x, ctx.scalar(0, x), dir="lt"), negative, otherwise)
-
-
 @TABLE.lowers("Elu")
 def _elu(ctx: Context, x: Value) -> Value:
-    return _by_sign(ctx, x, ctx.add("expm1", x), x)
+    return ctx.add("elu", x, alpha=1.0, scale=1.0, input_scale=1.0)
 
 
 @TABLE.lowers("Selu")
 def _selu(ctx: Context, x: Value) -> Value:
-    negative = ctx.add("mul", ctx.add("expm1", x), ctx.scalar(_SELU_SCALE_ALPHA, x))
-    return _by_sign(ctx, x, negative, ctx.add("mul", x, ctx.scalar(_SELU_SCALE, x)))
+    return ctx.add("elu", x, alpha=_SELU_ALPHA, scale=_SELU_SCALE, input_scale=1.0)
 
 
 @TABLE.lowers("Softplus")
 def _softplus(ctx: Context, x: Value) -> Value:
-    """max(x, 0) + log1p(exp(-|x|)): the exponential never overflows."""
-    return ctx.add("add", ctx.add("relu", x), ctx.add("log1p", ctx.add("exp", ctx.add("neg", ctx.add("abs", x)))))
+    return ctx.add("softplus", x, beta=1.0, threshold=None)
 
 
 @TABLE.lowers("Softsign")
@@ -184,6 +181,23 @@ def _cast(ctx: Context, x: Value) -> Value:
     if ctx.attr("Truncate"):
         raise RefusalError("a cast that truncates instead of rounding is not supported")
     return cast_to(ctx, x, ctx.output_dtype())
+
+
+@TABLE.lowers("Bitcast")
+def _bitcast(ctx: Context, x: Value) -> Value:
+    wanted = ctx.output_dtype()
+    if wanted.numpy.itemsize != ctx.type(x).dtype.numpy.itemsize:
+        raise RefusalError("a bitcast between types of different width is not supported")
+    return ctx.add("bitcast", x, to=wanted)
+
+
+@TABLE.lowers("LeftShift", "RightShift")
+def _shift(ctx: Context, x: Value, places: Value) -> Value:
+    """A shift is at least 0 and at most the width less 1; to the right it keeps the sign."""
+    dtype = ctx.type(x).dtype
+    within = ctx.add("clamp", places, lo=0.0, hi=float(8 * dtype.numpy.itemsize - 1))
+    right = ctx.op.type == "RightShift"
+    return ctx.add("shift", x, within, dir="right" if right else "left", arithmetic=right and dtype.numpy.kind == "i")
 
 
 def cast_to(ctx: Context, x: Value, dtype: DType) -> Value:

@@ -7,6 +7,8 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from exporters.from_tf.reductions import reduce
 from exporters.from_tf.table import TABLE, Context, Known, RefusalError, Value
 
@@ -43,8 +45,9 @@ def _einsum(ctx: Context, *operands: Value) -> Value:
     terms = left.split(",")
     ranks = [len(ctx.shape(operand)) for operand in operands]
     terms, result = _without_ellipsis(terms, result, ranks)
-    if any(len(set(term)) != len(term) for term in (*terms, result)):
-        raise RefusalError("a repeated index (a diagonal) is not supported")
+    if len(set(result)) != len(result):
+        raise RefusalError("a repeated index in the result is not supported")
+    operands, terms = zip(*(_diagonals(ctx, operand, term) for operand, term in zip(operands, terms, strict=True)), strict=True)
     if len(operands) == 1:
         y, labels = _sum_out(ctx, operands[0], terms[0], result)
         return ctx.transpose(y, [labels.index(label) for label in result])
@@ -57,10 +60,11 @@ def _einsum(ctx: Context, *operands: Value) -> Value:
     sizes = dict(zip(a_labels, ctx.shape(a), strict=True))
     for label, size in zip(b_labels, ctx.shape(b), strict=True):
         sizes[label] = max(size, sizes.get(label, 0))  # an axis of size 1 of an ellipsis stretches
-    if isinstance(b, Known) and not batch and list(b_labels) == [*summed, *b_free]:
+    if isinstance(b, Known) and not batch and list(b_labels) in ([*summed, *b_free], [*b_free, *summed]):
         x = _grouped(ctx, a, a_labels, [*a_free, *summed], [*a_free], [summed])
-        weights = ctx.reshape(b, (math.prod(sizes[label] for label in summed), math.prod(sizes[label] for label in b_free)))
-        y = ctx.add("linear", x, weights, None, weight_layout="io")
+        inner, outer = (math.prod(sizes[label] for label in labels) for labels in (summed, b_free))
+        layout = "io" if list(b_labels) == [*summed, *b_free] else "oi"
+        y = ctx.add("linear", x, ctx.reshape(b, (inner, outer) if layout == "io" else (outer, inner)), None, weight_layout=layout)
     else:
         x = _grouped(ctx, a, a_labels, [*batch, *a_free, *summed], batch, [a_free, summed])
         z = _grouped(ctx, b, b_labels, [*batch, *summed, *b_free], batch, [summed, b_free])
@@ -78,6 +82,19 @@ def _without_ellipsis(terms: Sequence[str], result: str, ranks: Sequence[int]) -
     labels = "".join(free[:most])
     spelt = [term.replace("...", labels[most - count :]) for term, count in zip(terms, covered, strict=True)]
     return spelt, result.replace("...", labels)
+
+
+def _diagonals(ctx: Context, x: Value, labels: str) -> tuple[Value, str]:
+    """Returns the operand with every repeated label once: only elements with equal positions along its axes."""
+    while repeated := next((label for label in labels if labels.count(label) > 1), None):
+        shape = ctx.shape(x)
+        first, second = labels.index(repeated), labels.rindex(repeated)
+        others = [axis for axis in range(len(shape)) if axis not in (first, second)]
+        flat = ctx.reshape(ctx.transpose(x, [*others, first, second]), [*(shape[axis] for axis in others), shape[first] * shape[second]])
+        diagonal = ctx.constant(np.arange(shape[first], dtype=np.int32) * (shape[first] + 1))
+        x = ctx.add("take", flat, diagonal, axis=len(others), oob="error", wrap_negative=False, fill_value=None)
+        labels = "".join(labels[axis] for axis in others) + repeated
+    return x, labels
 
 
 def _sum_out(ctx: Context, x: Value, labels: str, kept: str) -> tuple[Value, str]:

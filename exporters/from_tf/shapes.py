@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exporters.from_tf.elementwise import cast_to
-from exporters.from_tf.table import TABLE, Context, RefusalError, Value, Variable
-from rml_exec.types import DType
+from exporters.from_tf.table import TABLE, Context, Known, RefusalError, Value
 
 __all__ = ["lower_identity", "lower_reshape", "pad_zeros"]
 
@@ -110,17 +108,12 @@ def _parts(ctx: Context, x: Value, axis: int, sizes: Sequence[int]) -> list[Valu
     return parts
 
 
-@TABLE.lowers("Slice")
-def _slice(ctx: Context, x: Value, begin: Value, size: Value) -> Value:
-    start, sizes = ctx.ints(begin, "the begin"), ctx.ints(size, "the size")
-    limit = [dim if count == -1 else first + count for first, count, dim in zip(start, sizes, ctx.shape(x), strict=True)]
-    return ctx.slice(x, start, limit)
-
-
 @TABLE.lowers("StridedSlice")
 def _strided_slice(ctx: Context, x: Value, begin: Value, end: Value, strides: Value) -> Value:
     """Python's slicing: ``x[...]`` with ``new_axis``, ``...`` and single indices given as bit masks over the specification."""
     shape = ctx.shape(x)
+    if not isinstance(begin, Known):
+        return _index_at_run_time(ctx, x, begin)
     specification = list(zip(ctx.ints(begin, "the begin"), ctx.ints(end, "the end"), ctx.ints(strides, "the strides"), strict=True))
     begins, ends, ellipsis, new_axes, shrinks = (
         ctx.attr(f"{mask}_mask") for mask in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -153,6 +146,21 @@ def _strided_slice(ctx: Context, x: Value, begin: Value, end: Value, strides: Va
             selections.append(slice(chosen.start, chosen.stop, chosen.step) if len(chosen) else slice(0, 0, 1))
             result.append(len(chosen))
     return ctx.reshape(_select_range(ctx, x, selections), result)
+
+
+def _index_at_run_time(ctx: Context, x: Value, begin: Value) -> Value:
+    """``x[i, :, j]``: single indices known at run time only, and whole axes. A negative index counts from the end."""
+    entries = range(ctx.shape(begin)[0])
+    whole, single = (ctx.attr(name) for name in ("begin_mask", "shrink_axis_mask"))
+    if ctx.attr("new_axis_mask") or ctx.attr("ellipsis_mask") or any(not (whole | single) >> entry & 1 for entry in entries):
+        raise RefusalError("bounds must be constant, other than single indices")
+    if ctx.attr("end_mask") & whole & ~single != whole & ~single:
+        raise RefusalError("the end must be constant")
+    for entry in reversed(entries):
+        if single >> entry & 1:
+            index = ctx.reshape(ctx.slice(begin, [entry], [entry + 1]), ())
+            x = ctx.add("take", x, index, axis=entry, oob="error", wrap_negative=True, fill_value=None)
+    return x
 
 
 def _select_range(ctx: Context, x: Value, selections: Sequence[slice]) -> Value:
@@ -255,20 +263,6 @@ def _roll(ctx: Context, x: Value, shift: Value, axis: Value) -> Value:
             head, tail = _parts(ctx, x, along % rank, [size - moved, moved])
             x = ctx.add("concat", tail, head, axis=along % rank)
     return x
-
-
-@TABLE.lowers("Gather", "GatherV2", "ResourceGather")
-def _gather(ctx: Context, params: Value | Variable, indices: Value, axis: Value | None = None) -> Value:
-    """An index out of range, also a negative one, raises; XLA clamps it."""
-    if "batch_dims" in ctx.op.node_def.attr and ctx.attr("batch_dims"):
-        raise RefusalError("batch_dims is not supported yet")
-    source = params.known if isinstance(params, Variable) else params
-    if source is None:
-        raise RefusalError("the resource is not a variable")
-    along = 0 if axis is None else ctx.axis(axis, len(ctx.shape(source)))
-    if ctx.type(indices).dtype not in (DType.I32, DType.I64):
-        indices = cast_to(ctx, indices, DType.I32)
-    return ctx.add("take", source, indices, axis=along, oob="clamp" if ctx.xla else "error", wrap_negative=False, fill_value=None)
 
 
 @TABLE.lowers("Range")

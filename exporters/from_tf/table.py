@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from exporters.lowering import LoweringTable
-from rml_exec.loading import GraphBuilder
+from rml_exec.ir.builder import INLINE_ELEMENTS, BodyBuilder
+from rml_exec.ir.names import Names
 from rml_exec.types import DType, TensorType
 
-__all__ = ["TABLE", "Context", "Known", "RefusalError", "Value", "Variable", "dtype_of"]
+__all__ = ["TABLE", "Constants", "Context", "Keys", "Known", "RefusalError", "TensorList", "Value", "Variable", "dtype_of"]
 
 TABLE = LoweringTable()
 
@@ -50,7 +52,26 @@ class Variable:
     known: Known | None
 
 
-Value = str | Known | Variable
+@dataclass(frozen=True, eq=False)
+class TensorList:
+    """What a TensorArray is in the graph: elements of one type, all in one value or each on its own.
+
+    Attributes:
+        length: number of elements.
+        dtype: their element type.
+        shape: their shape, None as long as it is not known.
+        stacked: all of them along a new leading axis, or None.
+        items: if ``stacked`` is None, each of them; None for one that was not written, which reads as zeros.
+    """
+
+    length: int
+    dtype: DType
+    shape: tuple[int, ...] | None
+    stacked: str | Known | None = None
+    items: tuple[str | Known | None, ...] = ()
+
+
+Value = str | Known | Variable | TensorList
 """What an operation's input or output is: the name of a value of the graph being built, or what is known without it."""
 
 
@@ -67,22 +88,54 @@ def dtype_of(dtype: Any) -> DType:
 Identity = tuple[str, str, tuple[int, ...]] | int
 
 
-class Constants:
-    """Known values of one graph that were needed as operands: each variable once per layout and shape, so that tied weights stay tied."""
+class Keys:
+    """The names in the weights file, which a graph and its functions share.
 
-    def __init__(self, builder: GraphBuilder) -> None:
+    A variable is stored once per layout and shape, so tied weights stay tied; of other arrays, equal ones are stored once.
+    """
+
+    def __init__(self, variables: Sequence[str]) -> None:
+        self._names = Names()
+        for key in variables:
+            self._names.take(key)
+        self._first: dict[str, Identity] = {}
+        self._arrays: dict[Identity, str] = {}
+
+    def identity(self, known: Known) -> Identity:
+        """Returns what two known tensors have in common if they are one constant."""
+        if known.key is not None:
+            return known.key, known.layout, known.array.shape
+        if known.array.size <= INLINE_ELEMENTS:
+            return id(known)
+        digest = hashlib.sha256(np.ascontiguousarray(known.array).tobytes()).hexdigest()
+        return digest, known.array.dtype.name, known.array.shape
+
+    def key(self, known: Known, identity: Identity) -> str | None:
+        """Returns its name in the weights file, None if it stands inline."""
+        if known.key is None:
+            if isinstance(identity, int):
+                return None
+            if identity not in self._arrays:
+                self._arrays[identity] = self._names.take(known.name)
+            return self._arrays[identity]
+        if self._first.setdefault(known.key, identity) == identity:
+            return known.key
+        return ".".join(filter(None, (known.key, known.layout, "x".join(map(str, known.array.shape)) or "scalar")))
+
+
+class Constants:
+    """Known values of one body (the graph or a function) that were needed as operands; each is one constant of that body."""
+
+    def __init__(self, builder: BodyBuilder, keys: Keys) -> None:
         self._builder = builder
+        self._keys = keys
         self._names: dict[Identity, tuple[str, Known]] = {}
-        self._keys: dict[str, Identity] = {}
 
     def name(self, known: Known) -> str:
-        """Returns the name of the graph's constant with this data, which is added the first time."""
-        shape = known.array.shape
-        identity: Identity = id(known) if known.key is None else (known.key, known.layout, shape)
+        """Returns the name of the body's constant with this data, which is added the first time."""
+        identity = self._keys.identity(known)
         if identity not in self._names:
-            key = known.key
-            if key is not None and self._keys.setdefault(key, identity) != identity:
-                key = ".".join(filter(None, (key, known.layout, "x".join(map(str, shape)) or "scalar")))
+            key = self._keys.key(known, identity)
             # The Known is kept beside its name: an id means nothing once its object is gone.
             self._names[identity] = self._builder.constant(known.array, name=key or known.name, key=key), known
         return self._names[identity][0]
@@ -96,7 +149,7 @@ class Context:
         xla: True inside a function compiled by XLA, where some operations behave differently.
     """
 
-    def __init__(self, builder: GraphBuilder, constants: Constants, op: Any, name: str, where: str, xla: bool) -> None:
+    def __init__(self, builder: BodyBuilder, constants: Constants, op: Any, name: str, where: str, xla: bool) -> None:
         self._builder = builder
         self._constants = constants
         self.op = op
@@ -115,9 +168,8 @@ class Context:
 
     def type(self, value: Value) -> TensorType:
         """Returns the type of an operand."""
-        if isinstance(value, Variable):
-            raise RefusalError("a variable is used other than by reading it")
-        return value.type if isinstance(value, Known) else self._builder.type(value)
+        tensor = _tensor(value)
+        return tensor.type if isinstance(tensor, Known) else self._builder.type(tensor)
 
     def shape(self, value: Value) -> tuple[int, ...]:
         """Returns the shape of an operand."""
@@ -138,7 +190,7 @@ class Context:
         (axis,) = self.ints(value, "the axis")
         return axis + rank if axis < 0 else axis
 
-    def scalar(self, value: float | bool, like: Value) -> Known:
+    def scalar(self, value: float, like: Value) -> Known:
         """Returns a 0-d constant with the element type of ``like``."""
         dtype = self.type(like).dtype
         if dtype is DType.BF16:
@@ -150,9 +202,15 @@ class Context:
         return Known(array, f"{self._name}/constant")
 
     def add(self, op: str, *operands: Value | None, **attrs: Any) -> str:
-        """Adds a node named after the operation and returns the name of its output."""
-        result: str = self._builder.add(op, [self._operand(value) for value in operands], name=self._name, source=self._source, **attrs)
+        """Adds a node of one output, named after the operation, and returns the name of its output."""
+        (result,) = self.add_all(op, *operands, **attrs)
         return result
+
+    def add_all(self, op: str, *operands: Value | None, **attrs: Any) -> tuple[str, ...]:
+        """Adds a node named after the operation and returns the names of all its outputs."""
+        names = [self._operand(value) for value in operands]
+        results = self._builder.add(op, names, name=self._name, source=self._source, **attrs)
+        return (results,) if isinstance(results, str) else results
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """Returns the operand under another shape; what is known stays known."""
@@ -164,8 +222,12 @@ class Context:
         return self.add("reshape", value, shape=shape)
 
     def transpose(self, value: Value, perm: Sequence[int]) -> Value:
-        """Returns the operand with its axes reordered; an operand already in order is returned as it is."""
-        return value if list(perm) == sorted(perm) else self.add("transpose", value, perm=tuple(perm))
+        """Returns the operand with its axes reordered. A variable stays as it is stored, other constants are data in the new order."""
+        if list(perm) == sorted(perm):
+            return value
+        if isinstance(value, Known) and value.key is None:
+            return replace(value, array=np.ascontiguousarray(value.array.transpose(perm)))
+        return self.add("transpose", value, perm=tuple(perm))
 
     def slice(self, value: Value, start: Sequence[int], limit: Sequence[int], strides: Sequence[int] | None = None) -> Value:
         """Returns part of the operand; the operand itself if that is all of it."""
@@ -176,9 +238,16 @@ class Context:
 
     def operand(self, value: Value) -> str:
         """Returns the name of an operand in the graph; a constant is added to it the first time."""
-        if isinstance(value, Variable):
-            raise RefusalError("a variable is used other than by reading it")
-        return self._constants.name(value) if isinstance(value, Known) else value
+        tensor = _tensor(value)
+        return self._constants.name(tensor) if isinstance(tensor, Known) else tensor
 
     def _operand(self, value: Value | None) -> str | None:
         return None if value is None else self.operand(value)
+
+
+def _tensor(value: Value) -> str | Known:
+    if isinstance(value, Variable):
+        raise RefusalError("a variable is used other than by reading it")
+    if isinstance(value, TensorList):
+        raise RefusalError("a list of tensors is used other than by reading, writing and stacking it")
+    return value

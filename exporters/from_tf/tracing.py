@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +19,7 @@ from exporters import __version__
 from exporters.errors import ExportError, import_framework
 from exporters.lowering import name_inputs, name_outputs
 
-__all__ = ["Trace", "load_tensorflow", "trace"]
+__all__ = ["Trace", "load_saved_model", "load_tensorflow", "trace"]
 
 Example = Sequence[Any] | Mapping[str, Any]
 
@@ -42,6 +45,59 @@ def load_tensorflow() -> ModuleType:
     except RuntimeError:  # it has computed something already: its settings stand
         pass
     return tf
+
+
+def load_saved_model(directory: str | Path, signature: str | None = None) -> Any:
+    """Loads a SavedModel and returns one of its signatures: a concrete function that keeps the loaded object alive.
+
+    Args:
+        directory: where ``saved_model.pb`` lies.
+        signature: name of the signature; ``serving_default`` or the only one if None.
+
+    Raises:
+        MissingFrameworkError: TensorFlow is not installed.
+        ExportError: no SavedModel, one that TensorFlow cannot load, or no such signature.
+    """
+    tf, where = load_tensorflow(), f"SavedModel '{directory}'"
+    if not (Path(directory) / "saved_model.pb").is_file():
+        raise ExportError.of(where, "must be a directory with a saved_model.pb")
+    try:
+        with _without_optimizer(Path(directory)) as cleaned:
+            loaded = tf.saved_model.load(str(cleaned))
+    except Exception as error:  # whatever a broken or foreign model makes TensorFlow raise
+        raise ExportError.of(where, "TensorFlow must be able to load it", f"{type(error).__name__}: {error}") from error
+    signatures = dict(loaded.signatures)
+    wanted = signature or ("serving_default" if "serving_default" in signatures or len(signatures) != 1 else next(iter(signatures)))
+    if wanted not in signatures:
+        raise ExportError.of(where, f"there is no signature '{wanted}'", hint=f"signatures: {', '.join(signatures) or 'none'}")
+    function = signatures[wanted]
+    function.saved_model = loaded  # variables live as long as what they were loaded with
+    return function
+
+
+@contextlib.contextmanager
+def _without_optimizer(directory: Path) -> Iterator[Path]:
+    """Gives a directory with the same SavedModel without what its optimizer knew about variables.
+
+    An optimizer of an older Keras has no class any more, and TensorFlow then fails to give it these variables. A model that has no such
+    optimizer is used where it lies.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString((directory / "saved_model.pb").read_bytes())
+    nodes = [node for graph in saved.meta_graphs for node in graph.object_graph_def.nodes if node.slot_variables]
+    if not nodes:
+        yield directory
+        return
+    for node in nodes:
+        node.ClearField("slot_variables")
+    with tempfile.TemporaryDirectory() as copy:
+        for entry in directory.iterdir():
+            if entry.name != "saved_model.pb":
+                (Path(copy) / entry.name).symlink_to(entry.resolve())
+        (Path(copy) / "saved_model.pb").write_bytes(saved.SerializeToString())
+        yield Path(copy)
 
 
 @dataclass(frozen=True)

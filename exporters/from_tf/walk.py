@@ -8,44 +8,51 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
-from exporters.from_tf import elementwise, linear, neural, reductions, shapes
+from exporters.from_tf import control, elementwise, indexing, linear, lists, neural, reductions, shapes
+from exporters.from_tf.evaluation import body_of, evaluate
 from exporters.from_tf.patterns import Pattern, find_pattern
-from exporters.from_tf.table import TABLE, Constants, Context, Known, RefusalError, Value, Variable, dtype_of
+from exporters.from_tf.table import TABLE, Constants, Context, Keys, Known, RefusalError, TensorList, Value, Variable, dtype_of
 from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.errors import TypeInferenceError
+from rml_exec.ir.builder import BodyBuilder, FunctionBuilder
 from rml_exec.ir.graph import Graph
 from rml_exec.ir.names import Names
 from rml_exec.loading import GraphBuilder
 
 __all__ = ["build_graph"]
 
-LOWERINGS = (elementwise, linear, neural, reductions, shapes)
+LOWERINGS = (elementwise, indexing, linear, lists, neural, reductions, shapes)
 """The modules that fill the table of lowerings."""
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall")
-_BRANCHES = ("If", "StatelessIf")
 _FOLD_ELEMENTS = 1024
-_NO_FOLD = ("Transpose",)  # a view of the variable: folding it would store tied weights twice
+_NO_FOLD = ("Transpose", "TensorList", "EmptyTensorList", "If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase")
+"""Begins of operators that are not run on constants: a transposed variable would be stored twice, the others are followed instead."""
 
 _REASONS = {
-    "Random": "random numbers: is the model in training mode?",
-    "StatelessRandom": "random numbers: is the model in training mode?",
-    "Multinomial": "random numbers: is the model in training mode?",
-    "Assign": "changes a variable: is the model in training mode, or does it keep state between calls?",
-    "VarHandleOp": "the variable is not part of the function: initialise it outside",
-    **dict.fromkeys(("While", "StatelessWhile", "TensorList", "Enter", "NextIteration"), "loops are not supported yet"),
-    **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase", "Switch", "Merge"), "a branch chosen at run time is not supported yet"),
-    "Xla": "comes from jax2tf: export the JAX function instead",
-    "PyFunc": "runs Python",
-    "EagerPyFunc": "runs Python",
+    "random numbers: is the model in training mode?": "Random StatelessRandom Multinomial",
+    "changes a variable: is the model in training mode, or does it keep state between calls?": "Assign",
+    "the variable is not part of the function: initialise it outside": "VarHandleOp",
+    "control flow of TensorFlow 1: save the model with TensorFlow 2": "Enter NextIteration Switch Merge",
+    "the shape of its result depends on data": "Where Unique DynamicPartition NonMaxSuppression CombinedNonMaxSuppression ListDiff",
+    "strings and tables are not tensors of numbers": "String AsString LookupTable HashTable Decode Sentencepiece StaticRegex Regex",
+    "ragged and sparse tensors are not supported": "Ragged Sparse",
+    "a fused cell of TensorFlow 1: use keras.layers.LSTM or GRU": "CudnnRNN BlockLSTM LSTMBlock GRUBlock",
+    "its boxes are known at run time only": "CropAndResize",
+    "positions within a pool are not supported": "MaxPoolWithArgmax",
+    "counting is not supported": "Bincount DenseBincount",
+    "quantised numbers are not supported": "Quantize Dequantize FakeQuant",
+    "comes from jax2tf: export the JAX function instead": "Xla",
+    "runs Python": "PyFunc EagerPyFunc",
 }
-"""Why operators whose names begin so have no lowering."""
+"""Why operators have no lowering: reason -> how their names begin."""
 
 
 def build_graph(
@@ -71,7 +78,7 @@ def build_graph(
         UnsupportedOperatorsError: operators without a lowering, all of them at once.
     """
     builder = GraphBuilder(name, producer=producer)
-    walker = _Walker(builder, concrete.graph.variables)
+    walker = Walker(builder, _Shared.of(concrete.graph.variables))
     captured = {inner.name: outer for outer, inner in concrete.graph.captures}
     arguments = [tensor for tensor in concrete.graph.inputs if tensor.name not in captured]
     bound: dict[str, Value | None] = {inner: walker.captured(inner, outer) for inner, outer in captured.items()}
@@ -88,28 +95,57 @@ def build_graph(
     return builder.build()
 
 
-class _Walker:
+@dataclass(frozen=True)
+class _Shared:
+    """What the walkers of a graph and of its functions have in common.
+
+    Attributes:
+        tf: the module.
+        variables: id of a variable's handle -> (variable, its name).
+        keys: the names in the weights file.
+        source_lines: finds the lines of operations.
+        unsupported: what was refused so far.
+    """
+
+    tf: Any
+    variables: Mapping[int, tuple[Any, str]]
+    keys: Keys
+    source_lines: _SourceLines
+    unsupported: list[Unsupported]
+
+    @classmethod
+    def of(cls, variables: Sequence[Any]) -> _Shared:
+        tf, names = load_tensorflow(), Names()
+        named = {id(variable.handle): (variable, names.take(variable.name.partition(":")[0])) for variable in variables}
+        return cls(tf, named, Keys([name for _, name in named.values()]), _SourceLines(tf), [])
+
+
+class Walker:
     """Lowers the operations of a graph and of the functions that it calls. A value is None where its operation was refused."""
 
-    def __init__(self, builder: GraphBuilder, variables: Sequence[Any]) -> None:
-        self._tf = load_tensorflow()
+    def __init__(self, builder: BodyBuilder, shared: _Shared) -> None:
+        self.tf = shared.tf
         self._builder = builder
-        self._constants = Constants(builder)
-        self._source_lines = _SourceLines(self._tf)
-        names = Names()
-        self._variables = {id(variable.handle): (variable, names.take(variable.name.partition(":")[0])) for variable in variables}
-        self.unsupported: list[Unsupported] = []
+        self._shared = shared
+        self._constants = Constants(builder, shared.keys)
+        self.unsupported = shared.unsupported
+
+    def function(self, name: str) -> tuple[FunctionBuilder, Walker]:
+        """Returns the builder of a function of the graph, and a walker that adds to it."""
+        builder = self._builder.function(name)
+        return builder, Walker(builder, self._shared)
 
     def captured(self, name: str, outer: Any) -> Value:
         """Returns the value of a captured tensor: a variable, or an eager tensor that the function closes over."""
-        if outer.dtype != self._tf.resource:
+        if outer.dtype != self.tf.resource:
             return Known(outer.numpy(), name.partition(":")[0])
-        variable, key = self._variables.get(id(outer), (None, ""))
+        variable, key = self._shared.variables.get(id(outer), (None, ""))
         return Variable(None if variable is None else Known(variable.numpy(), key, key))
 
     def operand(self, value: Value | None) -> str:
-        """Returns the name in the graph of a value that was not refused."""
-        assert isinstance(value, str | Known)
+        """Returns the name in the graph of a tensor that was not refused."""
+        if not isinstance(value, str | Known):
+            raise RefusalError("its result is not a tensor")
         return self._constants.name(value) if isinstance(value, Known) else value
 
     def walk(self, graph: Any, bound: dict[str, Value | None], outputs: Sequence[Any], prefix: str, xla: bool) -> list[Value | None]:
@@ -117,20 +153,21 @@ class _Walker:
 
         Args:
             graph: a FuncGraph.
-            bound: values of its inputs, by tensor name; the values of all other tensors are added.
+            bound: values of its inputs, by tensor name, and of other tensors that are known beforehand; those of all tensors are added.
             outputs: symbolic tensors of the graph.
             prefix: what to put before the names of its operations.
             xla: True if XLA compiles the function.
         """
         patterns: dict[str, Pattern | None] = {}
         needed: set[str] = set()
-        pending = [tensor.op for tensor in outputs]
+        pending = list(outputs)
         while pending:
-            op = pending.pop()
-            if op.name not in needed:
+            tensor = pending.pop()
+            op = tensor.op
+            if tensor.name not in bound and op.name not in needed:
                 needed.add(op.name)
                 patterns[op.name] = pattern = find_pattern(op)
-                pending += [tensor.op for tensor in (pattern.operands.values() if pattern else op.inputs)]
+                pending += list(pattern.operands.values() if pattern else op.inputs)
         for op in graph.get_operations():
             if op.type.startswith("Assign") and op.type.endswith("VariableOp"):
                 self._refuse(op, prefix, _reason(op.type))
@@ -143,36 +180,36 @@ class _Walker:
 
     def _lower(self, op: Any, operands: list[Value | None], pattern: Pattern | None, prefix: str, xla: bool) -> Sequence[Value | None]:
         refused: list[Value | None] = [None] * len(op.outputs)
-        lowering = pattern.lower if pattern else TABLE.get(op.type)
+        lowering: Callable[..., Any] | None = pattern.lower if pattern else control.LOWERINGS.get(op.type) or TABLE.get(op.type)
         try:
             if op.type in _CALLS:
-                return self._call(op, "f", operands, prefix, xla)
-            if op.type in _BRANCHES and isinstance(operands[0], Known):
-                return self._call(op, "then_branch" if operands[0].array else "else_branch", operands[1:], prefix, xla)
+                return self.inline(op, op.get_attr("f"), operands, prefix, xla)
             if op.type == "Const":
-                return [Known(self._tf.make_ndarray(op.get_attr("value")), prefix + op.name)]
+                return [Known(self.tf.make_ndarray(op.get_attr("value")), prefix + op.name)]
             if op.type == "ReadVariableOp":
                 return [_read(operands[0])]
             if pattern is None and (folded := self._fold(op, operands, lowering is not None)) is not None:
                 return [Known(array, prefix + op.name) for array in folded]
             if lowering is None:
                 raise RefusalError(_reason(op.type))
-            if any(value is None for value in operands):
+            if None in operands:
                 return refused
-            context = Context(self._builder, self._constants, op, prefix + op.name, self._source_lines.of(op), xla)
+            context = Context(self._builder, self._constants, op, prefix + op.name, self._shared.source_lines.of(op), xla)
+            if op.type in control.LOWERINGS:
+                return list(lowering(self, context, operands, prefix))
             if pattern is not None:
                 return [lowering(context, **dict(zip(pattern.operands, operands, strict=True)), **pattern.attrs)]
             result = lowering(context, *operands)
-            return [result] if isinstance(result, str | Known | Variable) else list(result)
+            return [result] if isinstance(result, str | Known | Variable | TensorList) else list(result)
         except RefusalError as refusal:
             self._refuse(op, prefix, str(refusal))
         except TypeInferenceError as error:
             self._refuse(op, prefix, str(error))
         return refused
 
-    def _call(self, op: Any, attr: str, operands: Sequence[Value | None], prefix: str, xla: bool) -> list[Value | None]:
+    def inline(self, op: Any, function: Any, operands: Sequence[Value | None], prefix: str, xla: bool) -> list[Value | None]:
         """Lowers the body of a library function in the place of its call."""
-        graph = op.graph._get_function(op.get_attr(attr).name).graph
+        graph = body_of(op, function)
         bound = {tensor.name: value for tensor, value in zip(graph.inputs, operands, strict=True)}
         default_name = op.type in op.name.rpartition("/")[2]
         inner = prefix + (op.name.rpartition("/")[0] if default_name else op.name)
@@ -185,14 +222,14 @@ class _Walker:
         A result that is larger than its operands (an expanded scalar) stays one if it is not small, so that weight files do not swell.
         """
         known = [value for value in operands if isinstance(value, Known)]
-        if not op.outputs or len(known) != len(operands) or op.op_def.is_stateful or op.type in _NO_FOLD:
+        if not op.outputs or len(known) != len(operands) or op.op_def.is_stateful or op.type.startswith(_NO_FOLD):
             return None
         if has_lowering and TABLE.get(op.type) in (shapes.lower_identity, shapes.lower_reshape):
             return None  # they keep the name of the variable
         try:
-            results = [np.asarray(tensor) for tensor in _evaluate(self._tf, op, [value.array for value in known])]
+            results = [np.asarray(tensor) for tensor in evaluate(self.tf, op, [value.array for value in known])]
             types = [dtype_of(array.dtype) for array in results]
-        except (self._tf.errors.OpError, TypeError, ValueError, RefusalError):
+        except (self.tf.errors.OpError, TypeError, ValueError, RefusalError):
             return None
         room = max(_FOLD_ELEMENTS, sum(value.array.size for value in known))
         if has_lowering and op.type != "Range" and sum(array.size for array in results) > room:
@@ -200,35 +237,18 @@ class _Walker:
         return results if types else None
 
     def _refuse(self, op: Any, prefix: str, reason: str) -> None:
-        self.unsupported.append(Unsupported(op.type, prefix + op.name, self._source_lines.of(op), reason))
+        self.unsupported.append(Unsupported(op.type, prefix + op.name, self._shared.source_lines.of(op), reason))
 
 
 def _reason(operator: str) -> str:
     """Returns why an operator has no lowering, empty if there just is none yet."""
-    return next((reason for start, reason in _REASONS.items() if operator.startswith(start)), "")
+    return next((reason for reason, begins in _REASONS.items() if operator.startswith(tuple(begins.split()))), "")
 
 
 def _read(variable: Value | None) -> Known:
     if not isinstance(variable, Variable) or variable.known is None:
         raise RefusalError("the variable cannot be found")
     return variable.known
-
-
-def _evaluate(tf: Any, op: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
-    """Runs one operation eagerly on arrays and returns its results."""
-    definition, remaining = op.op_def, list(arrays)
-    arguments: dict[str, Any] = {}
-    inferred: set[str] = set()
-    for argument in definition.input_arg:
-        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
-        if argument.number_attr or argument.type_list_attr:
-            count = op.get_attr(argument.number_attr) if argument.number_attr else len(op.get_attr(argument.type_list_attr))
-            arguments[argument.name], remaining = [tf.constant(array) for array in remaining[:count]], remaining[count:]
-        else:
-            arguments[argument.name] = tf.constant(remaining.pop(0))
-    arguments |= {attr.name: op.get_attr(attr.name) for attr in definition.attr if attr.name not in inferred}
-    result = getattr(tf.raw_ops, op.type)(**arguments)
-    return list(result) if isinstance(result, list | tuple) else [result]
 
 
 class _SourceLines:

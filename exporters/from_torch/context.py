@@ -42,6 +42,10 @@ _DTYPES = {
 }
 
 
+class Size(int):
+    """A number that depends on the sizes of symbolic dims."""
+
+
 class RefusedError(Exception):
     """Raised by a lowering: the reason why this use of the operator cannot be exported."""
 
@@ -133,7 +137,9 @@ class Context:
         if expression.free_symbols - self._sizes.keys():
             return None
         plain = expression.xreplace({symbol: sympy.Integer(size) for symbol, size in self._sizes.items()})
-        return bool(plain) if isinstance(value, torch.SymBool) else float(plain) if isinstance(value, torch.SymFloat) else int(plain)
+        if isinstance(value, torch.SymInt):
+            return Size(plain) if expression.free_symbols else int(plain)
+        return bool(plain) if isinstance(value, torch.SymBool) else float(plain)
 
     def promoted(self) -> DType:
         """Returns the dtype that torch computes in for the operator's first two arguments."""
@@ -146,7 +152,11 @@ class Context:
         return value if self.type(value).dtype is dtype else self.step("cast", [value], to=dtype.value, f2i="wrap_x86")
 
     def scalar(self, value: Scalar, dtype: DType) -> str:
-        """Returns a 0-d constant; equal ones are one."""
+        """Returns a 0-d constant, equal ones are one; of a :class:`Size` the last element of an ``iota``, for no constant may vary."""
+        if isinstance(value, Size):
+            counted = self.step("iota", [], dtype="i64", shape=(value + 1,), axis=0)
+            last = self.step("slice", [counted], start=(int(value),), limit=(value + 1,), strides=(1,))
+            return self.cast(self.reshape(last, []), dtype)
         array = np.asarray(value).astype(dtype.numpy)
         key = (dtype, repr(array.item()))
         if key not in self._scalars:

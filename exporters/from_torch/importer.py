@@ -49,7 +49,7 @@ _REFUSALS = {
 REFUSED = {f"aten.{name}": reason for reason, names in _REFUSALS.items() for name in names.split()}
 """Operator -> why no graph can have it."""
 
-SYMBOLIC = {"aten.sym_numel", "aten.sym_size", "aten.sym_storage_offset", "aten.sym_stride"}
+SYMBOLIC = {"aten.sym_is_contiguous", "aten.sym_numel", "aten.sym_size", "aten.sym_storage_offset", "aten.sym_stride"}
 """Operators that give a size: their values are known from the traced shapes."""
 
 _DATA_DEPENDENT = next(reason for reason in _REFUSALS if "control flow" in reason)

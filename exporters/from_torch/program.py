@@ -228,7 +228,7 @@ _KEPT = (
     "_upsample_nearest_exact3d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec"
 )
 
-DECOMPOSED = {f"aten.{name}" for name in "grid_sampler_2d col2im addmv addbmm dist".split()}
+DECOMPOSED = {f"aten.{name}" for name in ("grid_sampler_2d", "col2im", "addmv", "addbmm", "dist")}
 """Operators that torch can decompose, but does not by default."""
 
 

@@ -36,7 +36,7 @@ def _statistics(generator: np.random.Generator, channels: int) -> dict[str, np.n
     return {name: values.astype(np.float32) for name, values in drawn.items()}
 
 
-@zoo_model("jax_mlp", description="784-512-512-10, relu", default=True)
+@zoo_model("jax_mlp", description="784-512-512-10, relu", default=True, parameters=669_706, flops=1_337_354)
 def jax_mlp(batch: int) -> tuple[Any, Any]:
     import jax
 
@@ -51,7 +51,13 @@ def jax_mlp(batch: int) -> tuple[Any, Any]:
     return functools.partial(mlp, params), (generator.standard_normal((batch, 784), np.float32),)
 
 
-@zoo_model("jax_cnn", description="three convolutions with batch norm, relu and pools on 32x32x3 (NHWC), 10 classes", default=True)
+@zoo_model(
+    "jax_cnn",
+    description="three convolutions with batch norm, relu and pools on 32x32x3 (NHWC), 10 classes",
+    default=True,
+    parameters=95_434,
+    flops=20_900_000,
+)
 def jax_cnn(batch: int) -> tuple[Any, Any]:
     import jax
     from jax import lax
@@ -81,7 +87,13 @@ def jax_cnn(batch: int) -> tuple[Any, Any]:
     return functools.partial(cnn, params), (generator.standard_normal((batch, 32, 32, 3), np.float32),)
 
 
-@zoo_model("jax_transformer", description="flax.nnx decoder: 4 layers, width 256, 8 heads, causal, tied embedding, 64 tokens", default=True)
+@zoo_model(
+    "jax_transformer",
+    description="flax.nnx decoder: 4 layers, width 256, 8 heads, causal, tied embedding, 64 tokens",
+    default=True,
+    parameters=3_431_936,
+    flops=461_900_000,
+)
 def jax_transformer(size: str, batch: int) -> tuple[Any, Any]:
     from exporters.models.jax_networks import Decoder, randomised
 
@@ -92,7 +104,7 @@ def jax_transformer(size: str, batch: int) -> tuple[Any, Any]:
     return randomised(Decoder(**options), 3), (ids,)
 
 
-@zoo_model("jax_resnet50", description="ResNet-50 in flax.nnx, 224x224x3 (NHWC), 1000 classes")
+@zoo_model("jax_resnet50", description="ResNet-50 in flax.nnx, 224x224x3 (NHWC), 1000 classes", parameters=25_610_152, flops=8_217_600_000)
 def jax_resnet50(size: str, batch: int) -> tuple[Any, Any]:
     from exporters.models.jax_networks import ResNet, randomised
 
@@ -100,7 +112,7 @@ def jax_resnet50(size: str, batch: int) -> tuple[Any, Any]:
     return randomised(ResNet(depths, width, classes), 4), (_images(14, batch, side),)
 
 
-@zoo_model("jax_vit_s16", description="ViT-S/16 in flax.nnx, 224x224x3 (NHWC), 1000 classes")
+@zoo_model("jax_vit_s16", description="ViT-S/16 in flax.nnx, 224x224x3 (NHWC), 1000 classes", parameters=22_050_664, flops=9_344_200_000)
 def jax_vit_s16(size: str, batch: int) -> tuple[Any, Any]:
     from exporters.models.jax_networks import VisionTransformer, randomised
 
@@ -110,7 +122,13 @@ def jax_vit_s16(size: str, batch: int) -> tuple[Any, Any]:
     return randomised(VisionTransformer(**options), 5), (_images(15, batch, options["side"]),)
 
 
-@zoo_model("jax_gru", description="two flax.nnx GRU layers of 256 (lax.scan) over 50 steps of 64 features, 10 classes", default=True)
+@zoo_model(
+    "jax_gru",
+    description="two flax.nnx GRU layers of 256 (lax.scan) over 50 steps of 64 features, 10 classes",
+    default=True,
+    parameters=643_082,
+    flops=63_900_000,
+)
 def jax_gru(size: str, batch: int) -> tuple[Any, Any]:
     from exporters.models.jax_networks import Gru, randomised
 
@@ -119,7 +137,9 @@ def jax_gru(size: str, batch: int) -> tuple[Any, Any]:
     return randomised(Gru(features, width, 2, 10), 6), (x,)
 
 
-@zoo_model("jax_mixer", description="MLP-Mixer-S/16 in flax.nnx, 224x224x3 (NHWC), 1000 classes")
+@zoo_model(
+    "jax_mixer", description="MLP-Mixer-S/16 in flax.nnx, 224x224x3 (NHWC), 1000 classes", parameters=18_528_264, flops=7_675_900_000
+)
 def jax_mixer(size: str, batch: int) -> tuple[Any, Any]:
     from exporters.models.jax_networks import Mixer, randomised
 

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-@zoo_model("torch_mlp", description="784-512-512-10, relu", default=True)
+@zoo_model(
+    "torch_mlp",
+    description="784-512-512-10, relu",
+    parameters=669_706,
+    flops=1_338_368,
+    default=True,
+)
 def torch_mlp(batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn
@@ -30,7 +36,13 @@ def torch_mlp(batch: int) -> tuple[Any, Any]:
     return randomised(Mlp()), (torch.randn(batch, 784),)
 
 
-@zoo_model("torch_cnn", description="three convolutions with batch norm, relu and pools on 3x32x32, 10 classes", default=True)
+@zoo_model(
+    "torch_cnn",
+    description="three convolutions with batch norm, relu and pools on 3x32x32, 10 classes",
+    parameters=95_434,
+    flops=20_875_776,
+    default=True,
+)
 def torch_cnn(batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn
@@ -52,7 +64,13 @@ def torch_cnn(batch: int) -> tuple[Any, Any]:
     return randomised(Cnn()), (torch.randn(batch, 3, 32, 32),)
 
 
-@zoo_model("torch_transformer", description="nn.TransformerEncoder: 4 layers, width 256, 8 heads, gelu, 64 tokens", default=True)
+@zoo_model(
+    "torch_transformer",
+    description="nn.TransformerEncoder: 4 layers, width 256, 8 heads, gelu, 64 tokens",
+    parameters=3_159_040,
+    flops=428_998_656,
+    default=True,
+)
 def torch_transformer(batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-@zoo_model("torch_bert_base", description="BERT-base of transformers, 128 tokens, the last fifth of them padding")
+@zoo_model(
+    "torch_bert_base",
+    description="BERT-base of transformers, 128 tokens, the last fifth of them padding",
+    parameters=109_482_496,
+    flops=22_521_668_608,
+)
 def torch_bert_base(size: str, batch: int) -> tuple[Any, Any]:
     import torch
     from transformers import BertConfig, BertModel
@@ -28,7 +33,12 @@ def torch_bert_base(size: str, batch: int) -> tuple[Any, Any]:
     return model, (ids, mask)
 
 
-@zoo_model("torch_gpt2", description="GPT-2 (124 M) of transformers without cache, 64 tokens")
+@zoo_model(
+    "torch_gpt2",
+    description="GPT-2 (124 M) of transformers without cache, 64 tokens",
+    parameters=124_439_872,
+    flops=16_029_597_696,
+)
 def torch_gpt2(size: str, batch: int) -> tuple[Any, Any]:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -40,7 +50,12 @@ def torch_gpt2(size: str, batch: int) -> tuple[Any, Any]:
     return model, (torch.randint(0, config.vocab_size, (batch, 64 if size == "full" else 10)),)
 
 
-@zoo_model("torch_lstm", description="nn.LSTM, 2 bidirectional layers of 256, and a head, on 100 steps of 128 features")
+@zoo_model(
+    "torch_lstm",
+    description="nn.LSTM, 2 bidirectional layers of 256, and a head, on 100 steps of 128 features",
+    parameters=2_400_320,
+    flops=484_561_920,
+)
 def torch_lstm(size: str, batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn

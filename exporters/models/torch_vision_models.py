@@ -43,17 +43,32 @@ def _resnet(seed: int, size: str, batch: int, *, layer_type: str, depths: list[i
     return _convolutional(ResNetForImageClassification(config), batch, 224 if size == "full" else 48)
 
 
-@zoo_model("torch_resnet18", description="ResNet-18 of transformers on 3x224x224, 1000 classes", parameters=11_689_512)
+@zoo_model(
+    "torch_resnet18",
+    description="ResNet-18 of transformers on 3x224x224, 1000 classes",
+    parameters=11_699_112,
+    flops=3_638_006_272,
+)
 def torch_resnet18(size: str, batch: int) -> tuple[Any, Any]:
     return _resnet(4, size, batch, layer_type="basic", depths=[2, 2, 2, 2], widths=[64, 128, 256, 512])
 
 
-@zoo_model("torch_resnet50", description="ResNet-50 of transformers on 3x224x224, 1000 classes")
+@zoo_model(
+    "torch_resnet50",
+    description="ResNet-50 of transformers on 3x224x224, 1000 classes",
+    parameters=25_610_152,
+    flops=8_217_631_232,
+)
 def torch_resnet50(size: str, batch: int) -> tuple[Any, Any]:
     return _resnet(5, size, batch, layer_type="bottleneck", depths=[3, 4, 6, 3], widths=[256, 512, 1024, 2048])
 
 
-@zoo_model("torch_mobilenet_v2", description="MobileNetV2 of transformers on 3x224x224, 1001 classes")
+@zoo_model(
+    "torch_mobilenet_v2",
+    description="MobileNetV2 of transformers on 3x224x224, 1001 classes",
+    parameters=3_540_265,
+    flops=627_398_016,
+)
 def torch_mobilenet_v2(size: str, batch: int) -> tuple[Any, Any]:
     import torch
     from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
@@ -64,7 +79,12 @@ def torch_mobilenet_v2(size: str, batch: int) -> tuple[Any, Any]:
     return _convolutional(MobileNetV2ForImageClassification(config), batch, 224 if size == "full" else 64)
 
 
-@zoo_model("torch_efficientnet_b0", description="EfficientNet-B0 of transformers on 3x224x224, 1000 classes")
+@zoo_model(
+    "torch_efficientnet_b0",
+    description="EfficientNet-B0 of transformers on 3x224x224, 1000 classes",
+    parameters=5_330_564,
+    flops=870_151_212,
+)
 def torch_efficientnet_b0(size: str, batch: int) -> tuple[Any, Any]:
     import torch
     from transformers import EfficientNetConfig, EfficientNetForImageClassification
@@ -76,7 +96,12 @@ def torch_efficientnet_b0(size: str, batch: int) -> tuple[Any, Any]:
     return _convolutional(EfficientNetForImageClassification(config), batch, config.image_size)
 
 
-@zoo_model("torch_vit_b16", description="ViT-B/16 of transformers on 3x224x224, 1000 classes")
+@zoo_model(
+    "torch_vit_b16",
+    description="ViT-B/16 of transformers on 3x224x224, 1000 classes",
+    parameters=86_567_656,
+    flops=35_421_492_192,
+)
 def torch_vit_b16(size: str, batch: int) -> tuple[Any, Any]:
     import torch
     from transformers import ViTConfig, ViTForImageClassification
@@ -87,7 +112,12 @@ def torch_vit_b16(size: str, batch: int) -> tuple[Any, Any]:
     return randomised(ViTForImageClassification(config)), _image(batch, config.image_size)
 
 
-@zoo_model("torch_unet", description="U-Net, 4 levels of 32 to 512 channels, transposed convolutions, on 3x128x128")
+@zoo_model(
+    "torch_unet",
+    description="U-Net, 4 levels of 32 to 512 channels, transposed convolutions, on 3x128x128",
+    parameters=7_768_962,
+    flops=6_049_628_160,
+)
 def torch_unet(size: str, batch: int) -> tuple[Any, Any]:
     import torch
     from torch import nn

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rml_exec.errors import RmlError
+from rml_exec.command import run_command
 from rml_exec.graph_run.runner import RunOptions, run_model
 from rml_exec.graph_run.show import SHOWN, show_data, show_text
 
@@ -29,8 +29,8 @@ def _at_least(minimum: int) -> type:
 
 def _tolerance(text: str) -> float:
     value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"must not be negative; got {text}")
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0; got {text}")
     return value
 
 
@@ -65,30 +65,27 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable."""
-    arguments = vars(_parser().parse_args(argv))
+    """Runs the command and returns its exit code: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable, 130 interrupted."""
+    parser = _parser()
+    arguments = vars(parser.parse_args(argv))
     model, shown, as_json = arguments.pop("model"), arguments.pop("show"), arguments.pop("json")
-    try:
-        return _run(model, shown, as_json, RunOptions(**arguments))
-    except RmlError as error:
-        print(f"rml-graph-run: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # the reader of standard output went away, as `head` does; nothing is left to say to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    options = RunOptions(**arguments)
+    if as_json and shown is None:
+        parser.error("--json goes with --show")
+    if shown is not None and (options.check or options.bench or options.profile or options.events or options.trace):
+        parser.error("--show runs nothing: it does not go with --check, --bench, --profile, --events or --trace")
+    return run_command("rml-graph-run", lambda: _run(model, shown, as_json, options))
 
 
 def _run(model: str, shown: str | None, as_json: bool, options: RunOptions) -> int:
     if shown is not None:
         executor = options.create(model)
-        print(
-            json.dumps(show_data(executor, shown), indent=1) if as_json else show_text(executor, shown),
-            end="\n" if as_json else "",
-            flush=True,
-        )
+        print(json.dumps(show_data(executor, shown), indent=1) if as_json else show_text(executor, shown), end="\n" if as_json else "")
         return 0
     report = run_model(model, options)
+    if options.threads is not None and report.threads < options.threads:
+        print(f"rml-graph-run: runs on {report.threads} threads, all that this process may use", file=sys.stderr)
     if report.comparison is not None and report.comparison.reason:
         print(f"rml-graph-run: {model}: {report.comparison.reason}", file=sys.stderr)
-    print(report.to_json(), flush=True)
+    print(report.to_json())
     return 0 if report.passed else 1

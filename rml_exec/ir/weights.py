@@ -164,18 +164,25 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], m
 def write_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens a file beside ``path`` that takes its place when the block ends well, and vanishes when it does not.
 
+    A link stays and its target is replaced. What is no plain file (a device, a named pipe) is written to as it is.
+
     Raises:
         GraphFormatError: no such folder, no space, no permission.
     """
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    path = Path(os.path.realpath(path))
     try:
-        with open(beside, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine could leave the new name on an empty file
-        os.replace(beside, path)
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as file:
+                yield file
+            return
+        beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+        try:
+            with open(beside, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())  # else a crash of the machine could leave the new name on an empty file
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise GraphFormatError.of(str(path), "cannot be written", error.strerror or error) from None
-    finally:
-        beside.unlink(missing_ok=True)

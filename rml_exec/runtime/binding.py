@@ -53,7 +53,8 @@ def _check_inputs(signature: Signature, inputs: Mapping[str, Any] | Sequence[Any
             array = given[name]
             if array.dtype != wanted.dtype.numpy or array.shape != wanted.shape:
                 problems.append(f"'{name}' must be {wanted}, got {_describe(array)}{_hint(array, wanted)}")
-            arrays.append(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+            else:
+                arrays.append(np.ascontiguousarray(array).reshape(wanted.shape))
     if problems:
         raise InputError.of("run", f"inputs must fit the graph ({signature})", "; ".join(problems))
     return arrays

@@ -86,6 +86,8 @@ class Executor:
             RmlError: a graph that does not verify (VerifyError, TypeInferenceError), options out of range (InputError), an ``RML_ISA`` that this
                 machine lacks (IsaError).
         """
+        if not isinstance(graph, Graph):
+            raise InputError.of("Executor.create", "takes a Graph", type(graph).__name__, hint="Executor.create(load_graph(path))")
         if numerics not in NUMERICS:
             raise InputError.of("Executor.create", f"numerics must be one of {', '.join(NUMERICS)}", repr(numerics))
         check_isa()

@@ -91,7 +91,7 @@ def test_bad_usage_is_exit_code_2(folder, arguments):
 def test_a_folder_without_graphs_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RML_GRAPH_DIR", str(tmp_path / "empty"))
     assert main([]) == 2
-    assert "no graph" in capsys.readouterr().err
+    assert "holds no graph" in capsys.readouterr().err
 
 
 def test_without_the_variable_the_test_models_run(monkeypatch, capsys):

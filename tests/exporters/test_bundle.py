@@ -211,3 +211,8 @@ def test_what_rounding_cannot_explain_is_refused(got: np.ndarray, reference: np.
 def test_equal_results_have_no_error(got: np.ndarray) -> None:
     tolerances = derive_tolerances("y", got, got.astype(np.float64) if got.dtype.kind == "f" else got)
     assert (tolerances.rms_error, tolerances.relative_rms_error) == (0.0, 0.0)
+
+
+def test_activations_that_vanish_in_float32_are_no_difference() -> None:
+    tolerances = derive_tolerances("y", np.float32([0, 1e-42]), np.array([1e-50, 0]))
+    assert (tolerances.rms_error, tolerances.atol) == (0.0, 0.0)

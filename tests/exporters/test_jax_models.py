@@ -70,9 +70,9 @@ def test_an_nnx_module_is_exported_as_it_is() -> None:
 
 
 def test_an_nnx_module_in_training_mode_is_refused() -> None:
+    model = Everything()
+    model.attention.deterministic = True
     with pytest.raises(ExportError, match=r"drop, norm in training mode.*model\.eval\(\)"):
-        model = Everything()
-        model.attention.deterministic = True
         to_graph(model, [normal(2, 5, 3)], name="t")
 
 

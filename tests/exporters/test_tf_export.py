@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from exporters.bundle import is_finished
 from exporters.errors import ExportError, UnsupportedOperatorsError
-from exporters.from_tf import export, to_graph
+from exporters.from_tf import export, load_saved_model, to_graph
 from exporters.from_tf.tracing import load_tensorflow
 from exporters.models.zoo import export_model, get_model
 from rml_exec.ir.golden import read_golden
@@ -157,7 +158,9 @@ def test_tied_weights_are_one_constant_and_other_layouts_another(tf: Any) -> Non
 
     def model(x: Any) -> Any:
         twice = tf.nn.conv2d(tf.nn.conv2d(x, weight, 1, "SAME"), weight, 1, "SAME")
-        return tf.nn.depthwise_conv2d(twice, weight, [1, 1, 1, 1], "SAME") + tf.reduce_sum(tf.reshape(weight, [9, 9]))
+        return tf.nn.depthwise_conv2d(twice, weight, [1, 1, 1, 1], "SAME") + tf.reduce_sum(
+            tf.matmul(tf.reshape(x[0, :3, :3], [3, 9]), tf.reshape(weight, [9, 9]))
+        )
 
     graph = to_graph(model, (image,), name="model")
     assert [constant.key for constant in graph.constants if constant.type.size == 81] == [
@@ -192,29 +195,47 @@ def test_outputs_may_be_an_input_a_constant_and_one_value_twice(tf: Any) -> None
 
 def test_all_unsupported_operators_are_listed_at_once_with_their_lines(tf: Any) -> None:
     def model(x: Any) -> Any:
-        sine = tf.math.asin(x)
-        values, _ = tf.math.top_k(tf.math.asin(sine) + x, 2)
-        return values + tf.random.normal([3, 2]), tf.cumsum(x)
+        first = tf.math.lgamma(x)
+        second = tf.math.lgamma(first) + x
+        return second + tf.random.normal([3, 4]), tf.where(x > 0), tf.linalg.inv(x[:, :3])
 
     with pytest.raises(UnsupportedOperatorsError) as raised:
         to_graph(model, (X,), name="model")
     found = raised.value.operators
-    assert sorted(operator.op for operator in found) == ["Asin", "Asin", "Cumsum", "RandomStandardNormal", "TopKV2"]
+    assert sorted(operator.op for operator in found) == ["Lgamma", "Lgamma", "MatrixInverse", "RandomStandardNormal", "Where"]
     line = model.__code__.co_firstlineno
-    assert {operator.where for operator in found if operator.op == "Asin"} == {f"test_tf_export.py:{line + offset}" for offset in (1, 2)}
-    assert "random numbers" in next(operator.reason for operator in found if operator.op.startswith("Random"))
+    assert {operator.where for operator in found if operator.op == "Lgamma"} == {f"test_tf_export.py:{line + offset}" for offset in (1, 2)}
+    reasons = {operator.op: operator.reason for operator in found}
+    assert "random numbers" in reasons["RandomStandardNormal"]
+    assert "depends on data" in reasons["Where"]
     assert "5 nodes" in str(raised.value)
-    assert "Asin (2x)" in str(raised.value)
+    assert "Lgamma (2x)" in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("reason", "model"),
     [
-        ("loops are not supported", lambda tf, x: tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * x[0, 0]), (0, x))[1]),
-        ("branch chosen at run time", lambda tf, x: tf.cond(x[0, 0] > 0, lambda: x, lambda: -x)),
         ("must be constant", lambda tf, x: tf.reshape(x, tf.cast(x[0, :2], tf.int32))),
         ("element type complex64", lambda tf, x: tf.math.real(tf.cast(x, tf.complex64))),
-        ("no lowering yet|AsString", lambda tf, x: tf.strings.length(tf.strings.as_string(x))),
+        ("strings and tables", lambda tf, x: tf.strings.length(tf.strings.as_string(x))),
+        ("rounds the weights of bicubic", lambda tf, x: tf.image.resize(x[None, :, :, None], [5, 5], "bicubic")),
+        ("whole factors only", lambda tf, x: tf.image.resize(x[None, :, :, None], [2, 3], "area")),
+        ("kernel lanczos3", lambda tf, x: tf.image.resize(x[None, :, :, None], [2, 2], "lanczos3")),
+        (
+            "moving or cropping",
+            lambda tf, x: tf.raw_ops.ScaleAndTranslate(
+                images=x[None, :, :, None], size=[2, 2], scale=[0.5, 0.5], translation=[1.0, 0.0], kernel_type="triangle"
+            ),
+        ),
+        ("boxes are known at run time", lambda tf, x: tf.image.crop_and_resize(x[None, :, :, None], x, [0, 0, 0], [2, 2])),
+        ("several diagonals at once", lambda tf, x: tf.linalg.diag_part(x, k=(0, 1))),
+        ("different width", lambda tf, x: tf.bitcast(x, tf.uint8)),
+        ("truncates instead of rounding", lambda tf, x: tf.raw_ops.Cast(x=x, DstT=tf.float16, Truncate=True)),
+        ("positions within a pool", lambda tf, x: tf.nn.max_pool_with_argmax(x[None, :, :, None], 2, 2, "SAME")[1]),
+        ("quantised", lambda tf, x: tf.quantization.fake_quant_with_min_max_args(x)),
+        ("which segments there are must be", lambda tf, x: tf.math.segment_sum(x, tf.cast(x[:, 0], tf.int32))),
+        ("the end must be constant", lambda tf, x: tf.strided_slice(x, tf.cast(x[:1, 0], tf.int32), [2], begin_mask=1)),
+        ("other than single indices", lambda tf, x: x[tf.cast(x[0, 0], tf.int32) :]),
     ],
 )
 def test_what_cannot_be_expressed_is_refused_with_its_reason(tf: Any, reason: str, model: Callable[..., Any]) -> None:
@@ -253,26 +274,101 @@ def test_entries_that_cannot_be_called_are_explained(message: str, model: Any, i
 
 def test_a_failed_export_leaves_nothing(tf: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperatorsError):
-        export(tf.math.asin, (X,), tmp_path / "model")
+        export(tf.math.lgamma, (X,), tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["tf_mlp", "tf_cnn"])
+TINY = ("tf_mlp", "tf_cnn", "tf_mobilenet_v2-tiny", "tf_resnet50-tiny", "tf_efficientnet_b0-tiny", "tf_transformer-tiny", "tf_lstm-tiny")
+FULL = ("tf_mobilenet_v2", "tf_resnet50", "tf_efficientnet_b0", "tf_transformer", "tf_lstm")
+needs_basic_pitch = pytest.mark.skipif(importlib.util.find_spec("basic_pitch") is None, reason="basic-pitch is not installed")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *TINY,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in FULL),
+        pytest.param("tf_basic_pitch", marks=[pytest.mark.slow, needs_basic_pitch]),
+    ],
+)
 def test_the_models_of_the_zoo(name: str, tmp_path: Path) -> None:
     summary = export_model(name, tmp_path)
-    assert summary.golden_error < 2e-6
+    assert summary.golden_error < 3e-5
     assert is_finished(tmp_path / name)
     graph, golden = load_graph(tmp_path / name), read_golden(tmp_path / f"{name}.golden.safetensors")
     assert golden.metadata["framework"] == "tensorflow"
     assert graph.producer["options"]["TF_ENABLE_ONEDNN_OPTS"]
-    (got,) = run_reference(graph, golden.inputs, precision="f32").values()
-    tolerance = float(golden.metadata["atol.y"]), float(golden.metadata["rtol.y"])
-    np.testing.assert_allclose(got, golden.outputs["y"], atol=tolerance[0], rtol=tolerance[1])
-    assert np.std(got) > 0.1
+    for output, got in run_reference(graph, golden.inputs, precision="f32").items():
+        tolerance = float(golden.metadata[f"atol.{output}"]), float(golden.metadata[f"rtol.{output}"])
+        np.testing.assert_allclose(got, golden.outputs[output], atol=tolerance[0], rtol=tolerance[1])
+        assert 0.03 < np.sqrt(np.mean(np.square(got))) < 30
+    ops = [node.op for node in graph.nodes]
     if name == "tf_cnn":
-        pads = [node.attrs["pads"] for node in graph.nodes if node.op == "conv2d"]
-        assert ((0, 1), (0, 1)) in pads
-        assert sum(node.op == "batch_norm" for node in graph.nodes) == 5
+        assert ((0, 1), (0, 1)) in [node.attrs["pads"] for node in graph.nodes if node.op == "conv2d"]
+        assert ops.count("batch_norm") == 5
+
+
+@pytest.mark.parametrize("name", ["tf_cnn", "tf_transformer-tiny", "tf_lstm-tiny"])
+def test_models_take_batches(name: str, tmp_path: Path) -> None:
+    model = get_model(f"{name}-b3")
+    built, inputs = model.build()
+    graph = to_graph(built, inputs, name=model.name)
+    assert graph.inputs[0].type.shape[0] == 3
+    np.testing.assert_allclose(run(graph, *inputs)[0], built(inputs[0], training=False), rtol=2e-3, atol=1e-4)
+
+
+def test_without_basic_pitch_the_zoo_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ExportError, match="pip install --no-deps basic-pitch") as raised:
+        get_model("tf_basic_pitch").build()
+    assert raised.value.exit_code == 5
+
+
+def test_a_saved_model_is_loaded_by_its_directory(tf: Any, tmp_path: Path) -> None:
+    module = tf.Module()
+    module.weight = tf.Variable(np.full((4, 5), 0.5, np.float32), name="projection")
+    specification = tf.TensorSpec([None, 4], name="features")
+    double = tf.function(lambda features: {"twice": 2 * features @ module.weight}, input_signature=[specification])
+    once = tf.function(lambda features: {"once": features @ module.weight}, input_signature=[specification])
+    tf.saved_model.save(module, str(tmp_path), signatures={"double": double, "once": once})
+    with pytest.raises(ExportError, match=r"no signature 'serving_default'.*signatures: double, once"):
+        load_saved_model(tmp_path)
+    function = load_saved_model(tmp_path, "once")
+    gc.collect()  # the variables live with the function
+    graph = to_graph(function, (X,), name="model")
+    assert [output.name for output in graph.outputs] == ["once"]
+    np.testing.assert_allclose(run(graph, X)[0], X @ np.full((4, 5), 0.5, np.float32), rtol=1e-6)
+
+
+def test_a_saved_model_with_a_forgotten_optimizer_is_loaded(tf: Any, tmp_path: Path) -> None:
+    """Keras of years ago saved optimizers as objects that know about variables; TensorFlow refuses them today."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    module = tf.Module()
+    module.weight = tf.Variable([1.0, 2.0], name="weight")
+    module.momentum = tf.Variable([3.0, 4.0], name="momentum")
+    module.optimizer = tf.Module()
+    run_it = tf.function(lambda x: {"y": x * module.weight}, input_signature=[tf.TensorSpec([2], name="x")])
+    tf.saved_model.save(module, str(tmp_path), signatures=run_it)
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString((tmp_path / "saved_model.pb").read_bytes())
+    nodes = saved.meta_graphs[0].object_graph_def.nodes
+    children = {child.local_name: child.node_id for child in nodes[0].children}
+    slot = nodes[children["optimizer"]].slot_variables.add()
+    slot.original_variable_node_id, slot.slot_name, slot.slot_variable_node_id = children["weight"], "momentum", children["momentum"]
+    (tmp_path / "saved_model.pb").write_bytes(saved.SerializeToString())
+    with pytest.raises(AttributeError, match="add_slot"):
+        tf.saved_model.load(str(tmp_path))
+    graph = to_graph(load_saved_model(tmp_path), [np.array([5, 6], np.float32)], name="model")
+    np.testing.assert_array_equal(run(graph, np.array([5, 6], np.float32))[0], [5, 12])
+
+
+def test_a_directory_that_is_no_saved_model(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="must be a directory with"):
+        load_saved_model(tmp_path)
+    (tmp_path / "saved_model.pb").write_bytes(b"nonsense")
+    with pytest.raises(ExportError, match="TensorFlow must be able to load it"):
+        load_saved_model(tmp_path)
 
 
 def test_an_export_repeats_bit_for_bit(tmp_path: Path) -> None:

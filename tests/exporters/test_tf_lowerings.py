@@ -70,14 +70,16 @@ UNARY = {
     "Abs": "abs", "Neg": "neg", "Floor": "floor", "Ceil": "ceil", "Exp": "exp", "Expm1": "expm1", "Sin": "sin", "Cos": "cos",
     "Tanh": "tanh", "Sigmoid": "sigmoid", "Erf": "erf", "Erfc": "erfc", "Relu": "relu", "IsNan": "is_nan", "IsInf": "is_inf",
     "IsFinite": "is_nan is_inf or not", "Sign": "sign", "Rint": "round", "Round": "round", "Square": "mul", "Reciprocal": "div",
-    "Inv": "div", "Relu6": "clamp", "Elu": "expm1 compare select", "Selu": "expm1 mul mul compare select", "Softsign": "abs add div",
-    "Softplus": "relu abs neg exp log1p add",
+    "Inv": "div", "Relu6": "clamp", "Elu": "elu", "Selu": "elu", "Softsign": "abs add div", "Softplus": "softplus", "Tan": "tan", "Atan": "atan",
+    "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh",
 }  # fmt: skip
 POSITIVE = {"Log": "log", "Log1p": "log1p", "Sqrt": "sqrt", "Rsqrt": "rsqrt"}
+UNIT = {"Asin": "asin", "Acos": "acos", "Atanh": "atanh"}
 BINARY = {
     "Add": "add", "AddV2": "add", "Sub": "sub", "Mul": "mul", "Maximum": "max", "Minimum": "min", "RealDiv": "div", "Div": "div",
     "FloorDiv": "div floor", "FloorMod": "rem", "TruncateMod": "rem", "Mod": "rem", "SquaredDifference": "sub mul", "Equal": "compare",
     "NotEqual": "compare", "Less": "compare", "LessEqual": "compare", "Greater": "compare", "GreaterEqual": "compare",
+    "Atan2": "atan2",
 }  # fmt: skip
 INTEGER = {
     "FloorDiv": "div", "TruncateDiv": "div", "FloorMod": "rem", "TruncateMod": "rem", "Div": "div", "BitwiseAnd": "and", "BitwiseOr": "or",
@@ -122,9 +124,30 @@ def einsum_constant(equation: str, weights: np.ndarray) -> Callable[..., Any]:
     return lambda tf, x: tf.einsum(equation, x, tf.constant(weights))
 
 
+def array(tf: Any, size: int) -> Any:
+    return tf.TensorArray(tf.float32, size, clear_after_read=False)
+
+
+def written(tf: Any, x: Any) -> Any:
+    """Returns a TensorArray of three elements, the middle one never written."""
+    return array(tf, 3).write(2, x * 2).write(0, x)
+
+
+def pushed(tf: Any, x: Any) -> Any:
+    ops, options = tf.raw_ops, {"element_dtype": tf.float32}
+    empty = ops.EmptyTensorList(element_shape=[2, 3], max_num_elements=-1, **options)
+    two = ops.TensorListPushBack(input_handle=ops.TensorListPushBack(input_handle=empty, tensor=x), tensor=x * 2)
+    shape = ops.TensorListElementShape(input_handle=two, shape_type=tf.int32)
+    joined, lengths = ops.TensorListConcat(input_handle=two, element_shape=[2, 3], **options)
+    three = ops.TensorListStack(input_handle=ops.TensorListResize(input_handle=two, size=3), element_shape=[2, 3], **options)
+    return joined, lengths, shape, three
+
+
 CASES: list[Case] = [
     *((name, raw(name), (np.concatenate([SPECIAL, f32(9)]),), ops) for name, ops in UNARY.items()),
     *((name, raw(name), (positive(3, 5),), ops) for name, ops in POSITIVE.items()),
+    *((name, raw(name), (f32(3, 5, low=-0.9, high=0.9),), ops) for name, ops in UNIT.items()),
+    ("Acosh", raw("Acosh"), (f32(3, 5, low=1.1),), "acosh"),
     *((name, raw(name), (f32(3, 5), positive(5, seed=1)), ops) for name, ops in BINARY.items()),
     *((name, raw(name), (i32(7, -7, 7, -7, 6), i32(3, 3, -3, -3, -3)), ops) for name, ops in INTEGER.items()),
     *((name, raw(name), (floats(0, 1, NAN, INF, 2, 0), floats(0, 0, 0, 0, 3, NAN)), ops) for name, ops in ZEROS.items()),
@@ -199,7 +222,14 @@ CASES: list[Case] = [
     ("Einsum", einsum("ij,ij->i"), (f32(2, 3), f32(2, 3, seed=1)), "reshape reshape matmul reshape"),
     ("Einsum", einsum_constant("abc,cde->abde", f32(4, 3, 5)), (f32(2, 6, 4),), "linear reshape"),
     ("Einsum", einsum_constant("abcd,cde->abe", f32(3, 5, 4)), (f32(2, 6, 3, 5),), "reshape linear"),
-    ("Einsum", einsum_constant("ab,cb->ac", f32(5, 4)), (f32(2, 4),), "transpose matmul"),
+    ("Einsum", einsum_constant("ab,cb->ac", f32(5, 4)), (f32(2, 4),), "linear"),
+    ("Einsum", einsum("iij->ij"), (f32(3, 3, 4),), None),
+    ("Einsum", einsum("ii->"), (f32(3, 3),), None),
+    ("Einsum", einsum("i,ij,jk->k"), (f32(3), f32(3, 4), f32(4, 2)), None),
+    ("Bitcast", lambda tf, x: tf.bitcast(x, tf.int32), (SPECIAL,), "bitcast"),
+    ("LeftShift", raw("LeftShift"), (i32(3, -3, 1, 1), i32(2, 2, 31, 0)), "clamp shift"),
+    ("RightShift", raw("RightShift"), (i32(9, -9, 1, -1), i32(2, 2, 40, 31)), "clamp shift"),
+    ("RightShift", raw("RightShift"), (np.array([200, 9], np.uint8), np.array([1, 9], np.uint8)), "clamp shift"),
     # Convolutions and pools.
     ("Conv2D", conv(3, 3, 5, 1, 1, "SAME"), (IMAGE,), "conv2d"),
     ("Conv2D", conv(3, 3, 5, 2, 2, "SAME"), (IMAGE,), "conv2d"),
@@ -234,6 +264,85 @@ CASES: list[Case] = [
     ("Softmax", lambda tf, x: tf.nn.softmax(x), (floats(-INF, -INF),), "softmax"),
     ("Softmax", lambda tf, x: tf.nn.softmax(x, axis=1), (f32(3, 5, 2),), "transpose softmax transpose"),
     ("LogSoftmax", lambda tf, x: tf.nn.log_softmax(x), (f32(3, 5),), "log_softmax"),
+    ("Conv3D", lambda tf, x, w: tf.nn.conv3d(x, w, [1, 2, 1, 2, 1], "SAME"), (f32(2, 4, 5, 6, 3), f32(3, 2, 3, 3, 4)),
+     "transpose conv3d"),
+    ("Conv3D", lambda tf, x: tf.nn.conv3d(x, f32(2, 2, 2, 2, 4), [1] * 5, "VALID"), (f32(1, 4, 5, 6, 2),), "conv3d"),
+    *(("Conv2DBackpropInput", lambda tf, x, s=shape, p=padding, t=stride: tf.nn.conv2d_transpose(x, f32(3, 2, 5, 4), s, t, p), (IMAGE,),
+       "conv2d_transpose") for shape, stride, padding in
+      (((2, 14, 12, 5), 2, "SAME"), ((2, 13, 11, 5), 2, "SAME"), ((2, 15, 12, 5), 2, "VALID"), ((2, 16, 12, 5), 2, "VALID"),
+       ((2, 7, 6, 5), 1, "SAME"))),
+    ("Conv2DBackpropInput", lambda tf, x, w: tf.nn.conv2d_transpose(x, w, [2, 9, 8, 5], 1, "VALID", dilations=1), (IMAGE, f32(3, 3, 5, 4)),
+     "transpose conv2d_transpose"),
+    ("DepthwiseConv2dNativeBackpropInput", lambda tf, x: tf.nn.depthwise_conv2d_backprop_input([2, 14, 12, 2], f32(3, 3, 2, 2), x,
+     [1, 2, 2, 1], "SAME"), (IMAGE,), "conv2d_transpose"),
+    *(("Conv3DBackpropInputV2", lambda tf, x, s=shape, p=padding: tf.nn.conv3d_transpose(x, f32(3, 2, 3, 4, 2), s, [1, 2, 1, 3, 1], p),
+       (f32(1, 3, 4, 2, 2),), "pad conv3d") for shape, padding in
+      (((1, 6, 4, 6, 4), "SAME"), ((1, 5, 4, 5, 4), "SAME"), ((1, 7, 5, 6, 4), "VALID"), ((1, 8, 5, 7, 4), "VALID"))),
+    ("LRN", lambda tf, x: tf.nn.local_response_normalization(x, 2, 1.5, 0.3, 0.7), (f32(2, 3, 2, 7),), None),
+    ("ExtractImagePatches", lambda tf, x: tf.image.extract_patches(x, [1, 3, 2, 1], [1, 2, 1, 1], [1, 1, 2, 1], "SAME"), (IMAGE,), None),
+    ("ExtractImagePatches", lambda tf, x: tf.image.extract_patches(x, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID"), (IMAGE,), None),
+    *(("ResizeBilinear", lambda tf, x, s=size, o=options: tf.raw_ops.ResizeBilinear(images=x, size=s, **o), (IMAGE,), "resize")
+      for size in ((14, 9), (3, 4), (1, 6)) for options in ({}, {"align_corners": True}, {"half_pixel_centers": True})),
+    *(("ResizeNearestNeighbor", lambda tf, x, s=size, o=options: tf.raw_ops.ResizeNearestNeighbor(images=x, size=s, **o), (IMAGE,),
+       "resize") for size in ((14, 9), (3, 4), (1, 6)) for options in ({}, {"align_corners": True}, {"half_pixel_centers": True})),
+    ("ResizeBilinear", lambda tf, x: tf.image.resize(x, [4, 5]), (np.arange(24, dtype=np.uint8).reshape(1, 4, 6, 1),), "cast resize"),
+    ("ResizeBicubic", lambda tf, x: tf.image.resize(x, [14, 24], "bicubic"), (IMAGE,), "resize"),
+    ("ResizeBicubic", lambda tf, x: tf.raw_ops.ResizeBicubic(images=x, size=[14, 3]), (IMAGE,), "resize"),
+    ("ResizeArea", lambda tf, x: tf.raw_ops.ResizeArea(images=x, size=[2, 3]), (f32(2, 8, 6, 3),), "avg_pool"),
+    *(("ScaleAndTranslate", lambda tf, x, m=method, s=size: tf.image.resize(x, s, m, antialias=True), (f32(2, 12, 9, 3),), "resize")
+      for method in ("bilinear", "bicubic") for size in ([5, 4], [24, 3])),
+    # Positions.
+    *(("GatherV2", lambda tf, x, i, a=axis: tf.gather(x, i, axis=a, batch_dims=1), (f32(2, 3, 4), np.array([[1, 0, 2], [2, 2, 0]], np.int32)),
+       None) for axis in (1, 2)),
+    ("GatherV2", lambda tf, x, i: tf.gather(x, i, batch_dims=-1, axis=-1), (f32(2, 3, 4), np.array([[1, 0], [2, 2]], np.int32)), None),
+    ("GatherNd", lambda tf, x, i: tf.gather_nd(x, i), (f32(3, 4, 5), np.array([[0, 3], [2, 1]], np.int32)), "gather_nd"),
+    ("GatherNd", lambda tf, x, i: tf.gather_nd(x, i, batch_dims=1), (f32(2, 4, 5), np.array([[[3]], [[1]]], np.int64)), None),
+    ("ScatterNd", lambda tf, i, u: tf.scatter_nd(i, u, [4, 3]), (np.array([[0], [2], [0]], np.int32), f32(3, 3)), "broadcast scatter_nd"),
+    *((f"TensorScatter{kind}", lambda tf, x, i, u, k=kind: getattr(tf.raw_ops, f"TensorScatter{k}")(tensor=x, indices=i, updates=u),
+       (f32(4, 3), np.array([[0], [2]], np.int32), f32(2, 3, seed=1)), ops)
+      for kind, ops in {"Update": "scatter_nd", "Add": "scatter_nd", "Sub": "neg scatter_nd", "Max": "scatter_nd", "Min": "scatter_nd"}.items()),
+    *((f"UnsortedSegment{kind}", lambda tf, x, i, k=kind: getattr(tf.math, f"unsorted_segment_{k.lower()}")(x, i, 4),
+       (f32(5, 2), i32(2, 0, 2, -1, 3)), "broadcast reshape scatter_nd") for kind in ("Sum", "Prod", "Max", "Min")),
+    ("UnsortedSegmentMax", lambda tf, x, i: tf.math.unsorted_segment_max(x, i, 3), (np.array([5, -7], np.int64), i32(0, 2)), None),
+    *((f"Segment{kind}V2" if kind != "Mean" else "SegmentMean", lambda tf, x, k=kind: getattr(tf.math, f"segment_{k.lower()}")(x, [0, 0, 2, 3, 3]),
+       (f32(5, 2),), None) for kind in ("Sum", "Mean", "Prod", "Max", "Min")),
+    *((f"Segment{kind}", lambda tf, x, k=kind: getattr(tf.raw_ops, f"Segment{k}")(data=x, segment_ids=[0, 0, 2, 3, 3]), (f32(5, 2),), None)
+      for kind in ("Sum", "Prod", "Max", "Min")),
+    ("TopKV2", lambda tf, x: tf.math.top_k(x, 3), (floats(1, 7, 7, 2, 9, 7, -INF),), "topk"),
+    ("TopKV2", lambda tf, x: tf.math.top_k(x, 2, index_type=tf.int64), (f32(3, 5),), "topk"),
+    ("Cumsum", lambda tf, x: tf.cumsum(x, 1), (f32(3, 5),), "cumulative"),
+    ("Cumsum", lambda tf, x: tf.cumsum(x, -1, exclusive=True, reverse=True), (f32(3, 5),), "cumulative"),
+    ("Cumprod", lambda tf, x: tf.math.cumprod(x, 0, exclusive=True), (f32(3, 5),), "cumulative"),
+    ("CumulativeLogsumexp", lambda tf, x: tf.math.cumulative_logsumexp(x, 1), (f32(3, 5),), "cumulative"),
+    ("InvertPermutation", lambda tf, x: tf.math.invert_permutation(x), (i32(3, 0, 2, 1),), "sort"),
+    ("ReverseSequence", lambda tf, x, n: tf.reverse_sequence(x, n, 1, 0), (f32(3, 4, 2), i32(0, 3, 4)), None),
+    ("ReverseSequence", lambda tf, x, n: tf.reverse_sequence(x, n, 0, 2), (f32(3, 4, 2), np.array([2, 3], np.int64)), None),
+    ("DynamicStitch", lambda tf, x, y: tf.dynamic_stitch([[3, 0], [[1], [2]]], [x, y]), (f32(2, 3), f32(2, 1, 3)), None),
+    ("ParallelDynamicStitch", lambda tf, x: tf.raw_ops.ParallelDynamicStitch(indices=[[1, 0]], data=[x]), (f32(2, 3),), None),
+    ("MatrixDiag", lambda tf, x: tf.raw_ops.MatrixDiag(diagonal=x), (f32(2, 3),), "take select"),
+    ("MatrixDiagV2", lambda tf, x: tf.raw_ops.MatrixDiagV2(diagonal=x, k=-1, num_rows=-1, num_cols=-1, padding_value=0.0), (f32(2, 3),), None),
+    ("MatrixDiagV3", lambda tf, x: tf.linalg.diag(x, k=2), (f32(2, 3),), "take select"),
+    ("MatrixDiagV3", lambda tf, x: tf.linalg.diag(x, k=-1, num_cols=5, padding_value=7.0), (f32(2, 3),), "take select"),
+    ("MatrixDiagPart", lambda tf, x: tf.raw_ops.MatrixDiagPart(input=x), (f32(2, 3, 4),), "reshape take"),
+    ("MatrixDiagPartV2", lambda tf, x: tf.raw_ops.MatrixDiagPartV2(input=x, k=1, padding_value=0.0), (f32(2, 3, 4),), "reshape take"),
+    ("MatrixDiagPartV3", lambda tf, x: tf.linalg.diag_part(x, k=-2), (f32(2, 3, 4),), "reshape take"),
+    ("MatrixSetDiag", lambda tf, x, d: tf.raw_ops.MatrixSetDiag(input=x, diagonal=d), (f32(2, 3, 4), f32(2, 3)), "take select"),
+    ("MatrixSetDiagV2", lambda tf, x, d: tf.raw_ops.MatrixSetDiagV2(input=x, diagonal=d, k=0), (f32(3, 4), f32(3)), "take select"),
+    ("MatrixSetDiagV3", lambda tf, x, d: tf.linalg.set_diag(x, d, k=1), (f32(2, 3, 4), f32(2, 3)), "take select"),
+    ("Slice", lambda tf, x, b: tf.slice(x, b, [1, 2]), (f32(3, 4), i32(2, 1)), "dynamic_slice"),
+    ("StridedSlice", lambda tf, x, i: x[:, i], (f32(3, 4, 5), np.int32(3).reshape(())), None),
+    ("StridedSlice", lambda tf, x, i: x[i, :, i + 1], (f32(3, 4, 5), np.int32(2).reshape(())), None),
+    # Lists.
+    ("TensorListReserve TensorListSetItem TensorListStack", lambda tf, x: written(tf, x).stack(), (f32(4),), None),
+    ("TensorListGather", lambda tf, x: written(tf, x).gather([2, 0, 0]), (f32(4),), None),
+    ("TensorListConcatV2", lambda tf, x: written(tf, x).concat(), (f32(4),), None),
+    ("TensorListLength", lambda tf, x: x * tf.cast(written(tf, x).size(), tf.float32), (f32(4),), None),
+    ("TensorListFromTensor TensorListGetItem", lambda tf, x: array(tf, 3).unstack(x).read(1), (f32(3, 2),), None),
+    ("TensorListFromTensor", lambda tf, x, i: array(tf, 3).unstack(x).read(i), (f32(3, 2), np.int32(2).reshape(())), "take"),
+    ("TensorListSetItem", lambda tf, x, i: array(tf, 3).unstack(x).write(i, x[0]).stack(), (f32(3, 2), np.int32(2).reshape(())), None),
+    ("TensorListFromTensor", lambda tf, x: array(tf, 3).unstack(x).write(1, x[0]).stack(), (f32(3, 2),), None),
+    ("TensorListSplit", lambda tf, x: array(tf, 3).split(x, [2, 2, 2]).read(2), (f32(6, 2),), None),
+    ("EmptyTensorList TensorListPushBack TensorListConcat TensorListElementShape TensorListResize", pushed, (f32(2, 3),), None),
     # Shapes.
     ("Reshape Shape Pack StridedSlice", lambda tf, x: tf.reshape(x, [tf.shape(x)[0], -1]), (f32(3, 4, 5),), "reshape"),
     ("Shape", lambda tf, x: tf.cast(tf.shape(x, tf.int64), tf.float32) * x, (f32(2, 2),), "mul"),
@@ -302,7 +411,7 @@ def test_lowering_gives_what_tensorflow_gives(tf: Any, function: Any, inputs: tu
 def test_every_lowering_has_a_case() -> None:
     """Those that no case names have a test of their own below."""
     named = {name for case in CASES for name in case[0].split()}
-    elsewhere = {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "ResourceGather"}
+    elsewhere = {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "ResourceGather", "ResourceGatherNd"}
     assert set(TABLE.names()) - named == elsewhere
 
 
@@ -389,10 +498,12 @@ def test_a_gather_from_a_variable_and_a_tied_product_share_the_weights(tf: Any) 
     table = tf.Variable(f32(7, 4), name="embedding")
 
     def model(indices: Any) -> Any:
-        return tf.matmul(tf.raw_ops.ResourceGather(resource=table.handle, indices=indices, dtype=tf.float32), table, transpose_b=True)
+        rows = tf.raw_ops.ResourceGather(resource=table.handle, indices=indices, dtype=tf.float32)
+        points = tf.raw_ops.ResourceGatherNd(resource=table.handle, indices=indices[:, None], dtype=tf.float32)
+        return tf.matmul(rows + points, table, transpose_b=True)
 
     graph = compare(tf, model, (i32(6, 0, 3),))
-    assert [node.op for node in graph.nodes] == ["take", "linear"]
+    assert [node.op for node in graph.nodes] == ["take", "reshape", "gather_nd", "add", "linear"]
     assert [constant.key for constant in graph.constants] == ["embedding"]
 
 

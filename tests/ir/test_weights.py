@@ -1,6 +1,8 @@
 import contextlib
 import json
 import mmap
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -186,3 +188,21 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(GraphFormatError, match="cannot be written; got No such file"):
         write_half(tmp_path / "no" / "f")
+
+
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path):
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    with write_file(link) as file:
+        file.write(b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        with write_file(pipe) as file:
+            file.write(b"through")
+        assert read.result(10) == b"through"
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "target"]

@@ -1,0 +1,56 @@
+"""What every command of the project has in common: how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from rml_exec.errors import RmlError
+
+__all__ = ["BAD_USAGE", "INTERRUPTED", "UNAVAILABLE", "run_command"]
+
+BAD_USAGE, UNAVAILABLE, INTERRUPTED = 2, 5, 130
+
+
+def run_command(name: str, run: Callable[[], int]) -> int:
+    """Returns the exit code of a command, which says one sentence on standard error, never a traceback, when something is wrong with its surroundings.
+
+    0 ok, 1 wrong result, 2 bad usage or input, 5 unavailable, 130 interrupted. A reader of standard output that goes away early, as ``head``
+    does, is no error.
+
+    Args:
+        name: what to call the command in messages.
+        run: does the work and returns the exit code.
+    """
+    if sys.stdout is None:  # started with a closed standard output
+        return _say(name, "standard output is closed", BAD_USAGE)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no reason to lose the rest
+    try:
+        code = run()
+        sys.stdout.flush()
+        return code
+    except RmlError as error:
+        return _say(name, str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _say(name, "interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        _drop_standard_output()
+        return 0
+    except OSError as error:
+        _drop_standard_output()
+        return _say(name, f"cannot write its output: {error.strerror or error}", BAD_USAGE)
+
+
+def _say(name: str, text: str, code: int) -> int:
+    print(f"{name}: {text}", file=sys.stderr)
+    return code
+
+
+def _drop_standard_output() -> None:
+    """Sends what is still buffered nowhere: Python would fail on it once more when it exits."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (lives to the end)

@@ -1,0 +1,64 @@
+"""How commands end, whatever happens around them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = {
+    "rml-graph-run": ["-m", "rml_exec.graph_run", "tests/data/tiny_cnn", "--show", "plan"],
+    "executor_benchmark": ["-m", "bench.executor_benchmark", "--benchmark_list_tests"],
+    "bench_frameworks": ["-m", "bench", "--list"],
+}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_a_reader_that_goes_away_is_no_error(arguments):
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$@" | true', "bash", sys.executable, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_a_full_disk_is_one_sentence(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_a_closed_standard_output_is_one_sentence(arguments):
+    done = subprocess.run(["bash", "-c", '"$@" >&-', "bash", sys.executable, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("standard output is closed\n")
+
+
+_MAIN = """
+import sys
+from rml_exec.command import run_command
+from rml_exec.errors import InputError, IsaError
+def run():
+    {}
+sys.exit(run_command("name", run))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "stderr"),
+    [
+        ("return 1", 1, ""),
+        ("raise InputError('what is wrong.')", 2, "name: what is wrong.\n"),
+        ("raise IsaError('not here.')", 5, "name: not here.\n"),
+        ("raise KeyboardInterrupt", 130, "name: interrupted\n"),
+        ("print('\\u2603'); return 0", 0, ""),
+    ],
+)
+def test_each_end_has_its_code_and_at_most_one_sentence(body, code, stderr):
+    done = subprocess.run(
+        [sys.executable, "-c", _MAIN.format(body)], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert (done.returncode, done.stderr) == (code, stderr)
