@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from rml_exec import _native
+from rml_exec.runtime import winograd
 
 __all__ = ["Row", "main", "measure"]
 
@@ -40,6 +41,8 @@ GEMM_SHAPES = (
 )
 # (height = width, input channels, output channels) of 3x3 convolutions with stride 1 and padding 1.
 CONV_SHAPES = ((56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512))
+# (edge of the output tile, height = width, input channels, output channels) of the same by Winograd's method, in blocks as an executor has them.
+WINOGRAD_SHAPES = ((4, 56, 64, 64), (4, 28, 128, 128), (4, 14, 256, 256), (2, 7, 512, 512), (4, 112, 128, 128), (4, 28, 512, 512))
 # (height = width, channels, stride) of the depthwise 3x3 convolutions of MobileNetV2, padding 1.
 DEPTHWISE_SHAPES = (
     (112, 32, 1),
@@ -90,10 +93,14 @@ def _empty(*shape: int) -> np.ndarray:
     return np.asarray(memoryview(_POOL.take(4 * math.prod(shape))).cast("f")).reshape(shape)
 
 
-def _random(*shape: int) -> np.ndarray:
-    array = _empty(*shape)
-    array[...] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+def _aligned(data: np.ndarray) -> np.ndarray:
+    array = _empty(*data.shape)
+    array[...] = data
     return array
+
+
+def _random(*shape: int) -> np.ndarray:
+    return _aligned(np.random.default_rng(0).standard_normal(shape, dtype=np.float32))
 
 
 def _packed(b: np.ndarray, isa: str) -> np.ndarray:
@@ -142,6 +149,18 @@ def conv_case(size: int, ic: int, oc: int, isa: str) -> Case:
     return Case("conv3x3", f"{pixels}x{oc}x{9 * ic}", isa, 18.0 * pixels * ic * oc, run)
 
 
+def winograd_case(edge: int, size: int, ic: int, oc: int, isa: str, threads: int) -> Case:
+    """Returns a 3x3 convolution by Winograd's method, whose flops are those of the direct one: its fraction of the peak may exceed 1."""
+    pixels, points, tiles = size * size, (edge + 2) ** 2, math.ceil(size / edge) ** 2
+    block = winograd.tiles_at_once(edge, tiles, ic, oc)
+    weights = np.concatenate([_packed(_random(ic, oc), isa) for _ in range(points)])
+    workspaces = _empty(threads, winograd.workspace_floats(edge, block, ic, oc))
+    params = [1, size, size, ic, oc, size, size, 1, 1, block, threads]
+    constants = [_aligned(weights), _random(oc), np.zeros(ic, np.float32), workspaces]
+    run = _caller(f"winograd{edge}", params, _random(pixels, ic), _empty(pixels, oc), constants, isa)
+    return Case(f"winograd{edge}", f"{pixels}x{oc}x{9 * ic}", isa, 18.0 * pixels * ic * oc, run)
+
+
 def depthwise_case(size: int, channels: int, stride: int, isa: str) -> Case:
     """Returns a depthwise 3x3 convolution of [size, size, channels]."""
     out = (size - 1) // stride + 1
@@ -151,11 +170,12 @@ def depthwise_case(size: int, channels: int, stride: int, isa: str) -> Case:
     return Case(f"depthwise3x3s{stride}", f"{out * out}x{channels}x9", isa, 18.0 * out * out * channels, run)
 
 
-def _cases(isas: Sequence[str], pattern: re.Pattern[str]) -> list[Case]:
+def _cases(isas: Sequence[str], pattern: re.Pattern[str], threads: int) -> list[Case]:
     cases = []
     for isa in isas:
         cases += [gemm_case(*shape, isa) for shape in GEMM_SHAPES]
         cases += [conv_case(*shape, isa) for shape in CONV_SHAPES]
+        cases += [winograd_case(*shape, isa, threads) for shape in WINOGRAD_SHAPES]
         cases += [depthwise_case(*shape, isa) for shape in DEPTHWISE_SHAPES]
     return [case for case in cases if pattern.search(f"{case.kernel} {case.shape}")]
 
@@ -240,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     threads = [int(count) for count in options.threads.split(",")]
     if not all(1 <= count <= available for count in threads):
         parser.error(f"--threads: must be in [1, {available}], the cores this process may use; got {options.threads}")
-    rows = measure(_cases(isas, options.filter), threads, repeat=options.repeat, block_seconds=options.block_ms / 1e3)
+    rows = measure(_cases(isas, options.filter, max(threads)), threads, repeat=options.repeat, block_seconds=options.block_ms / 1e3)
     if options.format == "json":
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()

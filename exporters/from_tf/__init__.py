@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from exporters.bundle import ExportSummary, write_export
-from exporters.from_tf.tracing import Trace, load_saved_model, trace
+from exporters.dims import Dim, check_sizes, generalise, hints, shapes_at, trial_sizes
+from exporters.errors import ExportError, UnsupportedOperatorsError
+from exporters.from_tf.tracing import Trace, load_saved_model, open_saved_model, trace
 from exporters.from_tf.walk import build_graph
-from exporters.lowering import golden_inputs
+from exporters.golden_sets import GoldenSet, input_sets
+from exporters.progress import report
 from rml_exec.ir.graph import Graph
 
-__all__ = ["export", "load_saved_model", "to_graph"]
+__all__ = ["export", "load_saved_model", "open_saved_model", "to_graph"]
 
 
 def export(
@@ -26,6 +29,8 @@ def export(
     name: str | None = None,
     input_names: Sequence[str] | None = None,
     seed: int = 0,
+    goldens: int = 1,
+    dims: Sequence[Dim] = (),
 ) -> ExportSummary:
     """Exports a TensorFlow model: writes ``PREFIX.json``, ``PREFIX.safetensors`` and ``PREFIX.golden.safetensors``.
 
@@ -38,33 +43,64 @@ def export(
         name: name of the graph; the last part of ``path_prefix`` when not given.
         input_names: interface names of the inputs, in call order.
         seed: seed of the numbers drawn for the golden file.
+        goldens: number of golden sets; the second and later ones are drawn like the example inputs.
+        dims: dims that stay symbolic. Two more golden sets are made at other sizes of them.
 
     Raises:
         MissingFrameworkError: TensorFlow is not installed.
         UnsupportedOperatorsError: operators without a lowering, all of them at once.
         ExportError: anything else that keeps the model from being exported.
     """
-    traced = trace(model_or_function, example_inputs, input_names)
-    graph = _graph(traced, name or Path(path_prefix).name)
-    inputs = golden_inputs(traced.inputs, seed)
+    report("tracing")
+    traced = trace(model_or_function, example_inputs, input_names, dims)
+    report("lowering")
+    graph = _graph(traced, name or Path(path_prefix).name, dims)
+    report("running TensorFlow")
+    shapes = traced.shapes()
+    others = [shapes_at(dims, shapes, sizes) for sizes in check_sizes(dims, hints(dims, shapes))] if dims else []
+    sets = input_sets(traced.inputs, goldens=goldens, seed=seed, others=others)
+    first, *further = [GoldenSet(inputs, traced.run(inputs), number) for number, inputs in sets]
     return write_export(
         graph,
         path_prefix,
-        inputs=inputs,
-        outputs=traced.run(inputs),
+        inputs=first.inputs,
+        outputs=first.outputs,
         framework="tensorflow",
         framework_version=traced.version,
         seed=seed,
         threads=traced.threads,
+        further=further,
     )
 
 
 def to_graph(
-    model_or_function: Any, example_inputs: Sequence[Any] | Mapping[str, Any], *, name: str, input_names: Sequence[str] | None = None
+    model_or_function: Any,
+    example_inputs: Sequence[Any] | Mapping[str, Any],
+    *,
+    name: str,
+    input_names: Sequence[str] | None = None,
+    dims: Sequence[Dim] = (),
 ) -> Graph:
     """Returns the graph alone, nothing is written; arguments and errors as of :func:`export`."""
-    return _graph(trace(model_or_function, example_inputs, input_names), name)
+    return _graph(trace(model_or_function, example_inputs, input_names, dims), name, dims)
 
 
-def _graph(traced: Trace, name: str) -> Graph:
-    return build_graph(traced.concrete, traced.outputs(), traced.input_names, traced.shapes(), name=name, producer=traced.producer())
+def _graph(traced: Trace, name: str, dims: Sequence[Dim]) -> Graph:
+    """Returns the graph for the shapes of the example inputs; with dims the one that stands for all sizes."""
+
+    def at(shapes: Mapping[str, Sequence[int]]) -> Graph:
+        return build_graph(traced.concrete, traced.outputs(), shapes, name=name, producer=traced.producer(), symbolic=bool(dims))
+
+    graph = at(traced.shapes())
+    if not dims:
+        return graph
+    hint, trials = hints(dims, traced.shapes()), []
+    for sizes in trial_sizes(dims, hint):
+        try:
+            trials.append((sizes, at(shapes_at(dims, traced.shapes(), sizes))))
+        except UnsupportedOperatorsError as error:
+            first, given = error.operators[0], ", ".join(f"{dim}={size}" for dim, size in sizes.items())
+            rule = f"the model must take other sizes than those of its example inputs, such as {given}"
+            found = f"{first.op} '{first.node}' ({first.where}): {first.reason}"
+            raise ExportError.of(f"symbolic export of '{name}'", rule, found, hint="give this dim a fixed size") from error
+    return generalise(trials, dims, hint)

@@ -92,9 +92,14 @@ class Keys:
     """The names in the weights file, which a graph and its functions share.
 
     A variable is stored once per layout and shape, so tied weights stay tied; of other arrays, equal ones are stored once.
+
+    Args:
+        variables: the names of all variables.
+        symbolic: True if the shapes of constants may depend on the sizes of inputs: then equal small arrays are one constant too.
     """
 
-    def __init__(self, variables: Sequence[str]) -> None:
+    def __init__(self, variables: Sequence[str], symbolic: bool) -> None:
+        self.symbolic = symbolic
         self._names = Names()
         for key in variables:
             self._names.take(key)
@@ -105,7 +110,7 @@ class Keys:
         """Returns what two known tensors have in common if they are one constant."""
         if known.key is not None:
             return known.key, known.layout, known.array.shape
-        if known.array.size <= INLINE_ELEMENTS:
+        if known.array.size <= INLINE_ELEMENTS and not self.symbolic:
             return id(known)
         digest = hashlib.sha256(np.ascontiguousarray(known.array).tobytes()).hexdigest()
         return digest, known.array.dtype.name, known.array.shape
@@ -113,7 +118,7 @@ class Keys:
     def key(self, known: Known, identity: Identity) -> str | None:
         """Returns its name in the weights file, None if it stands inline."""
         if known.key is None:
-            if isinstance(identity, int):
+            if known.array.size <= INLINE_ELEMENTS:
                 return None
             if identity not in self._arrays:
                 self._arrays[identity] = self._names.take(known.name)
@@ -124,7 +129,13 @@ class Keys:
 
 
 class Constants:
-    """Known values of one body (the graph or a function) that were needed as operands; each is one constant of that body."""
+    """Known values of one body (the graph or a function) that were needed as operands; each is one constant of that body.
+
+    Args:
+        builder: of the body.
+        keys: the names in the weights file. If it says ``symbolic``, a constant of equal elements becomes a ``broadcast`` and one of
+            evenly spaced integers an ``iota``.
+    """
 
     def __init__(self, builder: BodyBuilder, keys: Keys) -> None:
         self._builder = builder
@@ -135,10 +146,32 @@ class Constants:
         """Returns the name of the body's constant with this data, which is added the first time."""
         identity = self._keys.identity(known)
         if identity not in self._names:
+            if self._keys.symbolic and known.key is None and (made := self._made(known)) is not None:
+                self._names[identity] = made, known
+                return made
             key = self._keys.key(known, identity)
             # The Known is kept beside its name: an id means nothing once its object is gone.
             self._names[identity] = self._builder.constant(known.array, name=key or known.name, key=key), known
         return self._names[identity][0]
+
+    def _made(self, known: Known) -> str | None:
+        """Returns the name of the value that nodes make of a number or two, None if the elements are not that simple."""
+        array, flat = known.array, known.array.reshape(-1)
+        if array.size < 2:
+            return None
+        if (flat == flat[0]).all():
+            number = self._builder.constant(flat[0], name=known.name)
+            result: str = self._builder.add("broadcast", [number], name=known.name, shape=array.shape)
+            return result
+        step = int(flat[1]) - int(flat[0]) if array.dtype.kind == "i" else 0
+        if array.ndim != 1 or not step or (np.diff(flat) != step).any():
+            return None
+        result = self._builder.add("iota", [], name=known.name, dtype=known.type.dtype, shape=array.shape, axis=0)
+        for op, amount, neutral in (("mul", step, 1), ("add", flat[0], 0)):
+            if amount != neutral:
+                constant = self._builder.constant(np.asarray(amount, array.dtype), name=known.name)
+                result = self._builder.add(op, [result, constant], name=known.name)
+        return result
 
 
 class Context:

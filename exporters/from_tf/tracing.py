@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from exporters import __version__
+from exporters.dims import Dim, axes_of
 from exporters.errors import ExportError, import_framework
 from exporters.lowering import name_inputs, name_outputs
 
-__all__ = ["Trace", "load_saved_model", "load_tensorflow", "trace"]
+__all__ = ["Trace", "load_saved_model", "load_tensorflow", "open_saved_model", "trace"]
 
 Example = Sequence[Any] | Mapping[str, Any]
 
@@ -75,6 +76,27 @@ def load_saved_model(directory: str | Path, signature: str | None = None) -> Any
     return function
 
 
+def open_saved_model(directory: str | Path, signature: str | None = None) -> tuple[Any, dict[str, np.ndarray]]:
+    """Returns a signature of a SavedModel, as :func:`load_saved_model`, and inputs for it: one row of N(0, 1) numbers, of integers zeros.
+
+    Raises:
+        ExportError: an input has more unknown sizes than the first one; the others as of :func:`load_saved_model`.
+    """
+    function = load_saved_model(directory, signature)
+    generator, inputs = np.random.default_rng(0), {}
+    for name, specification in sorted(function.structured_input_signature[1].items()):
+        where = f"SavedModel '{directory}', input '{name}'"
+        rest = None if specification.shape.rank is None else specification.shape.as_list()
+        if rest is None or None in rest[1:]:
+            hint = "export it from Python, or by --entry, with example inputs of your own"
+            raise ExportError.of(where, "its sizes must be known", str(specification.shape), hint=hint)
+        shape = [1 if size is None else size for size in rest]
+        inputs[name] = np.zeros(shape, specification.dtype.as_numpy_dtype)
+        if specification.dtype.is_floating:
+            inputs[name][...] = generator.standard_normal(shape)
+    return function, inputs
+
+
 @contextlib.contextmanager
 def _without_optimizer(directory: Path) -> Iterator[Path]:
     """Gives a directory with the same SavedModel without what its optimizer knew about variables.
@@ -120,9 +142,9 @@ class Trace:
     def input_names(self) -> list[str]:
         return list(self.inputs)
 
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Returns the shapes of the inputs, in call order."""
-        return [array.shape for array in self.inputs.values()]
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of the example inputs by interface name, in call order."""
+        return {name: array.shape for name, array in self.inputs.items()}
 
     def outputs(self) -> list[tuple[str, Any]]:
         """Returns (interface name, symbolic tensor) of every output, in TensorFlow's order: keys of a dict do not always keep theirs."""
@@ -149,8 +171,8 @@ class Trace:
         return {"framework": "tensorflow", "framework_version": self.version, "exporter_version": __version__, "options": options}
 
 
-def trace(model: Any, example_inputs: Example, input_names: Sequence[str] | None = None) -> Trace:
-    """Traces a model with the shapes of the example inputs; Keras models in inference mode.
+def trace(model: Any, example_inputs: Example, input_names: Sequence[str] | None = None, dims: Sequence[Dim] = ()) -> Trace:
+    """Traces a model with the shapes of the example inputs, the sizes of ``dims`` left open; Keras models in inference mode.
 
     Raises:
         ExportError: nothing that can be called with these inputs, or it raised while being traced.
@@ -164,8 +186,12 @@ def trace(model: Any, example_inputs: Example, input_names: Sequence[str] | None
     def entry(*arguments: Any) -> Any:
         return call(arguments)
 
+    shapes: dict[str, list[int | None]] = {name: tensor.shape.as_list() for name, tensor in tensors.items()}
+    for dim in dims:
+        for name, axis in axes_of(dim, {name: tensor.shape.as_list() for name, tensor in tensors.items()}).items():
+            shapes[name][axis] = None
     try:
-        concrete = entry.get_concrete_function(*(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors.values()))
+        concrete = entry.get_concrete_function(*(tf.TensorSpec(shapes[name], tensor.dtype) for name, tensor in tensors.items()))
     except Exception as error:
         types = {name: f"{tensor.dtype.name}{list(tensor.shape)}" for name, tensor in tensors.items()}
         raise ExportError.of("export", "TensorFlow must be able to trace the model", f"{type(error).__name__}: {error}", types) from error

@@ -58,32 +58,32 @@ _REASONS = {
 def build_graph(
     concrete: Any,
     outputs: Sequence[tuple[str, Any]],
-    input_names: Sequence[str],
-    input_shapes: Sequence[tuple[int, ...]],
+    input_shapes: Mapping[str, Sequence[int]],
     *,
     name: str,
     producer: Mapping[str, Any],
+    symbolic: bool = False,
 ) -> Graph:
     """Returns the graph of a concrete function.
 
     Args:
         concrete: the concrete function, its arguments tensors only.
         outputs: (interface name, symbolic tensor) of each output.
-        input_names: interface names of the arguments.
-        input_shapes: their shapes; the graph is specialised to them.
+        input_shapes: interface names of the arguments and their shapes, which the graph is specialised to.
         name: name of the graph.
         producer: its ``producer`` entry.
+        symbolic: True if graphs for other shapes will be laid over this one: constants of equal or evenly spaced elements become nodes.
 
     Raises:
         UnsupportedOperatorsError: operators without a lowering, all of them at once.
     """
     builder = GraphBuilder(name, producer=producer)
-    walker = Walker(builder, _Shared.of(concrete.graph.variables))
+    walker = Walker(builder, _Shared.of(concrete.graph.variables, symbolic))
     captured = {inner.name: outer for outer, inner in concrete.graph.captures}
     arguments = [tensor for tensor in concrete.graph.inputs if tensor.name not in captured]
     bound: dict[str, Value | None] = {inner: walker.captured(inner, outer) for inner, outer in captured.items()}
     try:
-        for tensor, input_name, shape in zip(arguments, input_names, input_shapes, strict=True):
+        for tensor, (input_name, shape) in zip(arguments, input_shapes.items(), strict=True):
             bound[tensor.name] = builder.input(input_name, dtype_of(tensor.dtype.as_numpy_dtype), shape)
     except RefusalError as refusal:
         raise ExportError.of(f"input '{input_name}'", str(refusal)) from None
@@ -114,10 +114,10 @@ class _Shared:
     unsupported: list[Unsupported]
 
     @classmethod
-    def of(cls, variables: Sequence[Any]) -> _Shared:
+    def of(cls, variables: Sequence[Any], symbolic: bool) -> _Shared:
         tf, names = load_tensorflow(), Names()
         named = {id(variable.handle): (variable, names.take(variable.name.partition(":")[0])) for variable in variables}
-        return cls(tf, named, Keys([name for _, name in named.values()]), _SourceLines(tf), [])
+        return cls(tf, named, Keys([name for _, name in named.values()], symbolic), _SourceLines(tf), [])
 
 
 class Walker:

@@ -208,7 +208,8 @@ def _told(error: Exception) -> str:
     """Returns what an exception says: its first line, or of a list of violated constraints the entries."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     entries = [line.removeprefix("- ").rstrip(".") for line in lines if line.startswith("- ")]
-    return "; ".join(entries) if entries else lines[0] if lines else "no message"
+    advice = " If you're using mark_dynamic"  # and more about functions that the user has not called
+    return "; ".join(entries) if entries else lines[0].partition(advice)[0].rstrip(".") if lines else "no message"
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:

@@ -90,7 +90,6 @@ def jax_cnn(batch: int) -> tuple[Any, Any]:
 @zoo_model(
     "jax_transformer",
     description="flax.nnx decoder: 4 layers, width 256, 8 heads, causal, tied embedding, 64 tokens",
-    default=True,
     parameters=3_431_936,
     flops=461_900_000,
 )
@@ -125,7 +124,6 @@ def jax_vit_s16(size: str, batch: int) -> tuple[Any, Any]:
 @zoo_model(
     "jax_gru",
     description="two flax.nnx GRU layers of 256 (lax.scan) over 50 steps of 64 features, 10 classes",
-    default=True,
     parameters=643_082,
     flops=63_900_000,
 )

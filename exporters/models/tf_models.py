@@ -91,7 +91,7 @@ def _application(name: str, size: str, batch: int, seed: int) -> tuple[Any, Any]
     return model, _example((batch, *shape), seed + 1)
 
 
-@zoo_model("tf_mlp", description="784-512-512-10, relu")
+@zoo_model("tf_mlp", default=True, description="784-512-512-10, relu", parameters=669_706, flops=1_300_000)
 def tf_mlp(batch: int = 1) -> tuple[Any, Any]:
     keras = _keras()
     layers = keras.layers
@@ -107,7 +107,13 @@ def tf_mlp(batch: int = 1) -> tuple[Any, Any]:
     return _randomised(model, 1), _example((batch, 784), 2)
 
 
-@zoo_model("tf_cnn", description="convolutions (one strided, one depthwise) with batch norm, relu and a max pool on 32x32x3, 10 classes")
+@zoo_model(
+    "tf_cnn",
+    default=True,
+    description="convolutions (one strided, one depthwise) with batch norm, relu and a max pool on 32x32x3, 10 classes",
+    parameters=494_474,
+    flops=22_200_000,
+)
 def tf_cnn(batch: int = 1) -> tuple[Any, Any]:
     keras = _keras()
     layers = keras.layers
@@ -129,22 +135,34 @@ def tf_cnn(batch: int = 1) -> tuple[Any, Any]:
     return _randomised(model, 3), _example((batch, 32, 32, 3), 4)
 
 
-@zoo_model("tf_mobilenet_v2", description="keras.applications.MobileNetV2 on 224x224x3, 1000 classes")
+@zoo_model(
+    "tf_mobilenet_v2", description="keras.applications.MobileNetV2 on 224x224x3, 1000 classes", parameters=3_538_984, flops=627_000_000
+)
 def tf_mobilenet_v2(size: str = "full", batch: int = 1) -> tuple[Any, Any]:
     return _application("MobileNetV2", size, batch, 5)
 
 
-@zoo_model("tf_resnet50", description="keras.applications.ResNet50 on 224x224x3, 1000 classes")
+@zoo_model("tf_resnet50", description="keras.applications.ResNet50 on 224x224x3, 1000 classes", parameters=25_636_712, flops=7_760_000_000)
 def tf_resnet50(size: str = "full", batch: int = 1) -> tuple[Any, Any]:
     return _application("ResNet50", size, batch, 7)
 
 
-@zoo_model("tf_efficientnet_b0", description="keras.applications.EfficientNetB0 on 224x224x3, 1000 classes")
+@zoo_model(
+    "tf_efficientnet_b0",
+    description="keras.applications.EfficientNetB0 on 224x224x3, 1000 classes",
+    parameters=5_330_564,
+    flops=871_000_000,
+)
 def tf_efficientnet_b0(size: str = "full", batch: int = 1) -> tuple[Any, Any]:
     return _application("EfficientNetB0", size, batch, 9)
 
 
-@zoo_model("tf_transformer", description="encoder with keras.layers.MultiHeadAttention: 4 layers, width 256, 8 heads, gelu, 64 tokens")
+@zoo_model(
+    "tf_transformer",
+    description="encoder with keras.layers.MultiHeadAttention: 4 layers, width 256, 8 heads, gelu, 64 tokens",
+    parameters=3_159_040,
+    flops=430_000_000,
+)
 def tf_transformer(size: str = "full", batch: int = 1) -> tuple[Any, Any]:
     keras = _keras()
     layers = keras.layers
@@ -159,7 +177,12 @@ def tf_transformer(size: str = "full", batch: int = 1) -> tuple[Any, Any]:
     return _randomised(model, 11), _example((batch, tokens, width), 12)
 
 
-@zoo_model("tf_lstm", description="two keras.layers.LSTM of 256 units over 64 steps of 64 features, 10 classes per step")
+@zoo_model(
+    "tf_lstm",
+    description="two keras.layers.LSTM of 256 units over 64 steps of 64 features, 10 classes per step",
+    parameters=856_586,
+    flops=109_000_000,
+)
 def tf_lstm(size: str = "full", batch: int = 1) -> tuple[Any, Any]:
     keras = _keras()
     layers = keras.layers
@@ -176,7 +199,12 @@ def tf_lstm(size: str = "full", batch: int = 1) -> tuple[Any, Any]:
     return _randomised(model, 13), _example((batch, steps, features), 14)
 
 
-@zoo_model("tf_basic_pitch", description="the trained SavedModel of the package basic-pitch: notes in two seconds of audio")
+@zoo_model(
+    "tf_basic_pitch",
+    description="the trained SavedModel of the package basic-pitch: notes in two seconds of audio",
+    parameters=35_861,
+    flops=1_057_000_000,
+)
 def tf_basic_pitch(batch: int = 1) -> tuple[Any, Any]:
     """The package is found by its path: importing it would want the packages that it was installed without."""
     package = importlib.util.find_spec("basic_pitch")

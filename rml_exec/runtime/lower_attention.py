@@ -22,7 +22,7 @@ def lower_attention(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     q, k, v, _ = node.inputs
     result, fully_masked = node.outputs[0], node.attrs["fully_masked"]
     assert q is not None and k is not None and v is not None
-    if result.type.dtype is not DType.F32 or fully_masked == "uniform":
+    if result.type.dtype is not DType.F32:
         return None
     batch_dims = result.type.shape[:-2]
     batch, (length, width), keys, depth = math.prod(batch_dims), result.type.shape[-2:], ctx.type(k).shape[-2], ctx.type(q).shape[-1]
@@ -83,5 +83,8 @@ def _scale_and_mask(node: Node, ctx: LowerContext, scores: Scratch, type_: Tenso
         body.append(Node("add", "weighed", ("scaled", "mask"), (Value("weighed", type_),)))
     elif kind != "none":
         body.append(Node("select", "weighed", ("mask", "scaled", "masked"), (Value("weighed", type_),)))
+    if node.attrs["fully_masked"] == "uniform":  # a row of equal finite scores gives even weights, where -inf would give NaN
+        tensors["least"] = Tensor(None, number, (), scalar=-float(np.finfo(np.float32).max))
+        body.append(Node("max", "finite", (body[-1].name, "least"), (Value("finite", type_),)))
     step = elementwise_step(tensors, body, [body[-1].name], [Value("weighed", type_)])
     return None if step is None else NativeStep(step.kernel, step.params, (scores, *step.operands[1:]))

@@ -1,14 +1,16 @@
-"""Lowering of conv2d: channels last, one offset table per layer, weights packed once. NCHW operands are copied to channels last and back."""
+"""Lowering of conv2d: channels last, weights packed or transformed once. NCHW operands are copied to channels last and back."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from rml_exec import _native
 from rml_exec.ir.graph import Node
 from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
+from rml_exec.runtime import winograd
 from rml_exec.runtime.lower_linear import gemm_step, packed
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, copy_step, lowers
 from rml_exec.runtime.shared import shared_data
@@ -39,59 +41,114 @@ def offset_table(
     return np.ascontiguousarray(table.reshape(output[0] * output[1], kernel[0] * kernel[1]), dtype=np.int32)
 
 
+@dataclass(frozen=True, slots=True)
+class _Conv:
+    """A convolution over channels-last images; pads are (low, high) per axis, weights OIHW."""
+
+    batch: int
+    size: tuple[int, int]
+    output: tuple[int, int]
+    channels: int
+    weights: np.ndarray
+    strides: tuple[int, int]
+    pads: tuple[tuple[int, int], tuple[int, int]]
+    dilations: tuple[int, int]
+    groups: int
+
+    @property
+    def oc(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        return self.weights.shape[2], self.weights.shape[3]
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.output)
+
+    @property
+    def low_pads(self) -> tuple[int, int]:
+        return self.pads[0][0], self.pads[1][0]
+
+
+def kernel_of(conv: _Conv, numerics: str) -> str:
+    """Returns which kernel runs a convolution: the one place that chooses."""
+    plain = conv.strides == (1, 1) and conv.groups == 1
+    if plain and conv.kernel == (1, 1) and not any(map(any, conv.pads)):
+        return "gemm"
+    if conv.groups == conv.channels == conv.oc:
+        return "conv_depthwise"
+    if plain and conv.kernel == (3, 3) and conv.dilations == (1, 1) and numerics == "fast":
+        edge = winograd.tile_of(conv.batch, conv.output, conv.channels, conv.oc)
+        return f"winograd{edge}" if edge else "conv"
+    return "conv"
+
+
 @lowers("conv2d")
 def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
-    """A 1x1 convolution of stride 1 is a GEMM over pixels, a depthwise one has its own kernel, every other one is an indirect GEMM."""
+    """One step over channels-last images, by the kernel that :func:`kernel_of` chooses."""
     x, weight, bias = node.inputs
     assert x is not None
-    result, weights = node.outputs[0], ctx.constant(weight)
+    result, weights, attrs = node.outputs[0], ctx.constant(weight), node.attrs
     if result.type.dtype is not DType.F32 or weights is None or result.type.size == 0:
         return None
-    channels_first = node.attrs["data_layout"] == "NCHW"
-    shape = tuple(ctx.type(x).shape[i] for i in _TO_NHWC) if channels_first else ctx.type(x).shape
-    image = TensorType(DType.F32, shape)
-    source = _channels_last(ctx, x, image) if channels_first else ctx.contiguous(x)
-    n, height, width, channels = shape
-    oc, ic, *kernel = weights.shape
-    out_shape = tuple(result.type.shape[i] for i in _TO_NHWC) if channels_first else result.type.shape
-    out_height, out_width = out_shape[1:3]
-    target: Operand = ctx.scratch(result.type.nbytes) if channels_first else result.name
-    groups, attrs = node.attrs["groups"], node.attrs
-    if height * width * channels > np.iinfo(np.int32).max:  # the table's entries are int32
+    channels_first = attrs["data_layout"] == "NCHW"
+    shape, out_shape = ctx.type(x).shape, result.type.shape
+    if channels_first:
+        shape, out_shape = tuple(shape[i] for i in _TO_NHWC), tuple(out_shape[i] for i in _TO_NHWC)
+    (batch, height, width, channels), (_, *output, _) = shape, out_shape
+    if height * width * channels > np.iinfo(np.int32).max:  # offsets within an image are int32
         return None
-    bias_operand = None if bias is None else ctx.contiguous(bias)
-    pixels, taps = out_height * out_width, math.prod(kernel)
-    whole = (out_height, out_width) == (height, width) and taps == 1 and groups == 1 and attrs["strides"] == (1, 1)
-    if whole and not any(map(any, attrs["pads"])):
-        step = gemm_step(target, source, packed(weights, ic, oc, 1, ic), bias_operand, 1, n * pixels, oc, ic, ic, oc, 0, 0, 0)
-    else:
-        window = (
-            (height, width),
-            (out_height, out_width),
-            (kernel[0], kernel[1]),
-            attrs["strides"],
-            attrs["pads"],
-            attrs["dilations"],
-            channels,
-        )
-        table = shared_data(None, ("offsets", *window), lambda: offset_table(*window))
-        zeros = shared_data(None, ("zeros", channels), lambda: np.zeros(max(channels, 1), np.float32))
-        tail = (bias_operand, table, zeros)
-        image_floats, out_floats = height * width * channels, pixels * oc
-        if ic == 1 and groups == channels == oc:
-            per_tap = shared_data(weights, ("taps",), lambda: weights.reshape(oc, taps).T)
-            lows = tuple(low for low, _ in attrs["pads"])
-            params = (n, out_height, out_width, *kernel, channels, height, width, *attrs["strides"], *lows, *attrs["dilations"])
-            step = NativeStep("conv_depthwise", params, (target, source, per_tap, bias_operand, zeros))
-        else:
-            per_group = oc // groups
-            panels = shared_data(weights, ("conv", groups), lambda: _packed_groups(weights, groups))
-            params = (n, pixels, taps, ic, per_group, groups, image_floats, oc, out_floats)
-            step = NativeStep("conv", params, (target, source, panels, *tail))
+    conv = _Conv(
+        batch,
+        (height, width),
+        (output[0], output[1]),
+        channels,
+        weights,
+        attrs["strides"],
+        attrs["pads"],
+        attrs["dilations"],
+        attrs["groups"],
+    )
+    source = _channels_last(ctx, x, TensorType(DType.F32, shape)) if channels_first else ctx.contiguous(x)
+    target: Operand = ctx.scratch(result.type.nbytes) if channels_first else result.name
+    step = _step(conv, ctx, target, source, None if bias is None else ctx.contiguous(bias))
     if not channels_first:
         return [step]
     strides = contiguous_strides(out_shape)
     return [step, copy_step(result.name, target, result.type, tuple(strides[i] for i in _TO_NCHW))]
+
+
+def _step(conv: _Conv, ctx: LowerContext, target: Operand, source: Operand, bias: Operand) -> NativeStep:
+    oc, ic = conv.weights.shape[:2]
+    kernel = kernel_of(conv, ctx.numerics)
+    if kernel == "gemm":
+        rows, panels = conv.batch * conv.pixels, packed(conv.weights, ic, oc, 1, ic)
+        return gemm_step(target, source, panels, bias, 1, rows, oc, ic, ic, oc, 0, 0, 0)
+    zeros = shared_data(None, ("zeros", conv.channels), lambda: np.zeros(max(conv.channels, 1), np.float32))
+    if kernel == "conv_depthwise":
+        taps = shared_data(conv.weights, ("taps",), lambda: conv.weights.reshape(oc, -1).T)
+        shape = (conv.batch, *conv.output, *conv.kernel, oc, *conv.size)
+        return NativeStep(kernel, (*shape, *conv.strides, *conv.low_pads, *conv.dilations), (target, source, taps, bias, zeros))
+    if kernel == "conv":
+        return _indirect_step(conv, target, source, bias, zeros)
+    edge = int(kernel.removeprefix("winograd"))
+    tiles = conv.batch * math.ceil(conv.output[0] / edge) * math.ceil(conv.output[1] / edge)
+    block = winograd.tiles_at_once(edge, tiles, ic, oc)
+    workspaces = ctx.scratch(4 * ctx.threads * winograd.workspace_floats(edge, block, ic, oc))
+    params = (conv.batch, *conv.output, ic, oc, *conv.size, *conv.low_pads, block, ctx.threads)
+    return NativeStep(kernel, params, (target, source, winograd.transformed_weights(conv.weights, edge), bias, zeros, workspaces))
+
+
+def _indirect_step(conv: _Conv, target: Operand, source: Operand, bias: Operand, zeros: Operand) -> NativeStep:
+    (oc, ic), groups, channels = conv.weights.shape[:2], conv.groups, conv.channels
+    window = (conv.size, conv.output, conv.kernel, conv.strides, conv.pads, conv.dilations, channels)
+    table = shared_data(None, ("offsets", *window), lambda: offset_table(*window))
+    panels = shared_data(conv.weights, ("conv", groups), lambda: _packed_groups(conv.weights, groups))
+    strides = (math.prod(conv.size) * channels, oc, conv.pixels * oc)
+    params = (conv.batch, conv.pixels, math.prod(conv.kernel), ic, oc // groups, groups, *strides)
+    return NativeStep("conv", params, (target, source, panels, bias, table, zeros))
 
 
 def _packed_groups(weights: np.ndarray, groups: int) -> np.ndarray:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from exporters.bundle import is_finished
+from exporters.dims import parse_dim
 from exporters.errors import ExportError, UnsupportedOperatorsError
-from exporters.from_tf import export, load_saved_model, to_graph
+from exporters.from_tf import export, load_saved_model, open_saved_model, to_graph
 from exporters.from_tf.tracing import load_tensorflow
 from exporters.models.zoo import export_model, get_model
 from rml_exec.ir.golden import read_golden
@@ -361,6 +362,51 @@ def test_a_saved_model_with_a_forgotten_optimizer_is_loaded(tf: Any, tmp_path: P
         tf.saved_model.load(str(tmp_path))
     graph = to_graph(load_saved_model(tmp_path), [np.array([5, 6], np.float32)], name="model")
     np.testing.assert_array_equal(run(graph, np.array([5, 6], np.float32))[0], [5, 12])
+
+
+def test_opening_a_saved_model_makes_inputs_of_one_row(tf: Any, tmp_path: Path) -> None:
+    specifications = {"rate": tf.TensorSpec([None, 4], name="rate"), "ids": tf.TensorSpec([2], tf.int32, name="ids")}
+    module = tf.Module()
+    module.run = tf.function(lambda rate, ids: {"y": rate * 2.0, "n": ids}, input_signature=[specifications["rate"], specifications["ids"]])
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures=module.run)
+    function, inputs = open_saved_model(tmp_path / "saved")
+    assert {name: (array.shape, array.dtype.name) for name, array in inputs.items()} == {
+        "rate": ((1, 4), "float32"),
+        "ids": ((2,), "int32"),
+    }
+    export(function, inputs, tmp_path / "graph")
+    assert is_finished(tmp_path / "graph")
+    module.run = tf.function(lambda x: {"y": x}, input_signature=[tf.TensorSpec([None, None], name="x")])
+    tf.saved_model.save(module, str(tmp_path / "other"), signatures=module.run)
+    with pytest.raises(ExportError, match=r"input 'x': its sizes must be known; got \(None, None\)"):
+        open_saved_model(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("tf_cnn", "batch=1..64"), ("tf_transformer-tiny", "batch=2..8"), ("tf_lstm-tiny", "batch=1..4")]
+)
+def test_a_batch_of_any_size(name: str, text: str, tmp_path: Path) -> None:
+    model, inputs = get_model(f"{name}-b2").build()
+    export(model, inputs, tmp_path / "model", dims=[parse_dim(text)])
+    graph = load_graph(tmp_path / "model").bind(batch=3)
+    three = np.concatenate([inputs[0], inputs[0] + 1, inputs[0] - 1])[:3]
+    np.testing.assert_allclose(run(graph, three)[0], model(three, training=False), rtol=1e-3, atol=1e-4)
+
+
+def test_a_recurrent_layer_over_any_number_of_steps(keras: Any, tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((None, 6)), keras.layers.GRU(4, return_sequences=True), keras.layers.Dense(3)])
+    example = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
+    export(model, [example], tmp_path / "model", dims=[parse_dim("batch=1..8"), parse_dim("steps=2..@1")], goldens=2)
+    graph = load_graph(tmp_path / "model").bind(batch=1, steps=9)
+    inputs = np.random.default_rng(1).standard_normal((1, 9, 6)).astype(np.float32)
+    np.testing.assert_allclose(run(graph, inputs)[0], model(inputs, training=False), rtol=1e-4, atol=1e-5)
+    assert len(list(tmp_path.glob("model.golden*.safetensors"))) == 4
+
+
+def test_a_dim_that_the_model_fixes_is_refused(keras: Any) -> None:
+    model = keras.Sequential([keras.Input((4, 6)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    with pytest.raises(ExportError, match=r"must take other sizes .* such as steps=2; got BiasAdd .* the 24 inputs of w"):
+        to_graph(model, [np.zeros((2, 4, 6), np.float32)], name="model", dims=[parse_dim("steps=2..@1")])
 
 
 def test_a_directory_that_is_no_saved_model(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from exporters.lowering import LoweringTable, golden_inputs, name_inputs, name_o
 from exporters.models import zoo
 from rml_exec.ir.graph import Graph
 
-EXPECTED = {"torch_mlp", "torch_cnn", "torch_transformer", "jax_mlp", "jax_cnn", "tf_mlp", "tf_cnn"}
+SMALL = {"torch_mlp", "torch_cnn", "torch_transformer", "jax_mlp", "jax_cnn", "tf_mlp", "tf_cnn"}
+LARGE = {"resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0", "vit_b16", "bert_base", "gpt2", "unet", "lstm"}
+EXPECTED = SMALL | {f"torch_{name}" for name in LARGE}
 
 
 @pytest.fixture
@@ -66,7 +68,13 @@ def test_list_shows_every_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "extra"), [("torch_mlp", "torch", "torch"), ("jax_mlp", "jax", "jax"), ("tf_mlp", "tensorflow", "tensorflow")]
+    ("name", "module", "extra"),
+    [
+        ("torch_mlp", "torch", "torch"),
+        ("torch_gpt2", "transformers", "zoo"),
+        ("jax_mlp", "jax", "jax"),
+        ("tf_mlp", "tensorflow", "tensorflow"),
+    ],
 )
 def test_a_missing_framework_is_exit_code_5_and_says_how_to_install_it(
     name: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -77,6 +85,25 @@ def test_a_missing_framework_is_exit_code_5_and_says_how_to_install_it(
     message = capsys.readouterr().err
     assert f"pip install rml-exec[{extra}]" in message
     assert message.count("\n") == 1
+
+
+def test_variants_have_names_of_their_own() -> None:
+    twin = zoo.get_model("torch_resnet50", size="tiny", batch=8)
+    assert (twin.name, twin.size, twin.batch) == ("torch_resnet50-tiny-b8", "tiny", 8)
+    assert zoo.get_model(twin.name) == twin
+    assert zoo.get_model("torch_mlp", size="tiny") == zoo.get_model("torch_mlp")  # small enough as it is
+    for wrong in ({"size": "huge"}, {"batch": 0}):
+        with pytest.raises(ExportError, match=r"model torch_resnet50: (size|batch) must be"):
+            zoo.get_model("torch_resnet50", **wrong)
+
+
+def test_a_model_for_batch_1_says_so() -> None:
+    with pytest.raises(ExportError, match="model one: comes for batch 1 only; got 2"):
+        zoo.ZooModel("one", "torch", lambda: (None, None), "a model").variant(batch=2)
+
+
+def test_few_models_are_the_default() -> None:
+    assert {name for name, model in zoo.all_models().items() if model.default} == SMALL
 
 
 def test_a_failed_model_does_not_stop_the_others(exported: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

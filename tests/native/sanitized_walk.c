@@ -9,8 +9,9 @@
 #include "dispatch.h"
 #include "program.h"
 
-enum { SIZE = 13, IC = 35, OC = 70, PIXELS = SIZE * SIZE, TAPS = 9, COLUMNS = 90, CALLERS = 4, MOST_STEPS = 16, MOST_CONSTANTS = 16 };
-enum { A = 0, B = A + PIXELS * OC * 4, PANELS = B + PIXELS * OC * 4, ARENA_BYTES = PANELS + PIXELS * 256 * 4 };
+enum { SIZE = 13, IC = 35, OC = 80, PIXELS = SIZE * SIZE, TAPS = 9, COLUMNS = 90, CALLERS = 4, MOST_STEPS = 16, MOST_CONSTANTS = 16 };
+enum { WORKERS = 3, POINTS = 36, BLOCK = 4, WORKSPACE = POINTS * (2 * BLOCK * OC + 32) };   // of a Winograd step
+enum { A = 0, B = A + PIXELS * OC * 4, PANELS = B + PIXELS * OC * 4, ARENA_BYTES = PANELS + WORKERS * WORKSPACE * 4 };
 
 #define LOAD(name, expression) EW_##name,
 #define STORE(name, statement) EW_##name,
@@ -89,28 +90,31 @@ static void build(const rml_isa *isa) {
   const double eps = 1e-5;
   int64_t eps_bits;
   memcpy(&eps_bits, &eps, sizeof eps);
-  program = (rml_program){.isa = isa, .step_count = 13, .input_count = 1, .output_count = 1, .arena_bytes = ARENA_BYTES};
+  program = (rml_program){.isa = isa, .step_count = 14, .input_count = 1, .output_count = 1, .arena_bytes = ARENA_BYTES};
   if (!rml_program_init(&program)) exit(2);
   steps_set = 0;
   rml_place zeros = constant(calloc(OC, 4), OC * 4);
   STEP(RML_STEP_copy, PARAMS(4, 2, PIXELS, IC, IC, 1, IC, 1), a, x);
   STEP(RML_STEP_conv, PARAMS(1, PIXELS, TAPS, IC, OC, 1, 0, OC, 0), b, a, packed_constant(TAPS * IC, OC), random_constant(OC),
        offsets_constant(IC), zeros);
-  STEP(RML_STEP_conv_depthwise, PARAMS(1, SIZE, SIZE, 3, 3, OC, SIZE, SIZE, 1, 1, 1, 1, 1, 1), a, b, random_constant(TAPS * OC),
+  rml_place points = random_constant(POINTS * program.isa->packed_b_floats(OC, OC));
+  STEP(RML_STEP_winograd4, PARAMS(1, SIZE, SIZE, OC, OC, SIZE, SIZE, 1, 1, BLOCK, WORKERS), a, b, points, random_constant(OC), zeros,
+       panels);
+  STEP(RML_STEP_conv_depthwise, PARAMS(1, SIZE, SIZE, 3, 3, OC, SIZE, SIZE, 1, 1, 1, 1, 1, 1), b, a, random_constant(TAPS * OC),
        random_constant(OC), zeros);
-  STEP(RML_STEP_layer_norm, PARAMS(PIXELS, OC, eps_bits), a, a, random_constant(OC), none);
+  STEP(RML_STEP_layer_norm, PARAMS(PIXELS, OC, eps_bits), b, b, random_constant(OC), none);
   STEP(-1, PARAMS(0), none);
   STEP(RML_STEP_elementwise,
        PARAMS(PIXELS * OC, PIXELS * OC, 0, 256, 1, 2, 0, 0, 3, 0, 4, 4, 1, 1, 4, 1, 1, EW_load | 1 << 16, EW_add | 2 << 16, EW_store),
-       b, a, b);
-  STEP(RML_STEP_pool, PARAMS(1, OC, 0, 0, 1, 1, 1, 1, 0, 1, SIZE, SIZE, 3, 1, 1, 1, SIZE, SIZE, 3, 1, 1, 1), a, b);
-  STEP(RML_STEP_pack_b, PARAMS(1, OC, PIXELS, 0, 1, OC), panels, a);
-  STEP(RML_STEP_gemm, PARAMS(1, OC, PIXELS, OC, OC, PIXELS, 0, 0, 0), b, a, panels, none);
-  STEP(RML_STEP_softmax, PARAMS(OC, PIXELS, 1, 0, 0), b, b);
-  STEP(RML_STEP_gemm, PARAMS(1, OC, COLUMNS, PIXELS, PIXELS, COLUMNS, 0, 0, 0), a, b, packed_constant(PIXELS, COLUMNS),
+       a, a, b);
+  STEP(RML_STEP_pool, PARAMS(1, OC, 0, 0, 1, 1, 1, 1, 0, 1, SIZE, SIZE, 3, 1, 1, 1, SIZE, SIZE, 3, 1, 1, 1), b, a);
+  STEP(RML_STEP_pack_b, PARAMS(1, OC, PIXELS, 0, 1, OC), panels, b);
+  STEP(RML_STEP_gemm, PARAMS(1, OC, PIXELS, OC, OC, PIXELS, 0, 0, 0), a, b, panels, none);
+  STEP(RML_STEP_softmax, PARAMS(OC, PIXELS, 1, 0, 0), a, a);
+  STEP(RML_STEP_gemm, PARAMS(1, OC, COLUMNS, PIXELS, PIXELS, COLUMNS, 0, 0, 0), b, a, packed_constant(PIXELS, COLUMNS),
        random_constant(COLUMNS));
-  STEP(RML_STEP_reduce, PARAMS(1, OC, COLUMNS, 0, 0), b, a);
-  STEP(RML_STEP_copy, PARAMS(4, 2, COLUMNS, 1, 1, 1, 1, 1), y, b);
+  STEP(RML_STEP_reduce, PARAMS(1, OC, COLUMNS, 0, 0), a, b);
+  STEP(RML_STEP_copy, PARAMS(4, 2, COLUMNS, 1, 1, 1, 1, 1), y, a);
 }
 
 static int host(void *context, int64_t step) {
@@ -124,7 +128,7 @@ static void run(float *y, int threads) {
   int64_t host_steps = 0, times_ns[MOST_STEPS];
   memset(arena, 0xff, ARENA_BYTES);
   rml_run state = {.program = &program, .bases = bases, .host = host, .context = &host_steps, .times_ns = threads == 2 ? times_ns : 0};
-  if (!rml_program_run(&state, threads) || host_steps != 4) exit(2);
+  if (!rml_program_run(&state, threads) || host_steps != 5) exit(2);
   free(arena);
 }
 

@@ -19,7 +19,9 @@ def _run(command: Sequence[str], env: dict[str, str] | None = None) -> subproces
 
 
 def _compile(sources: Sequence[Path], flags: Sequence[str], output: Path) -> None:
-    built = _run([str(_COMPILER), "-std=gnu11", "-g", "-O1", f"-I{_NATIVE}", *flags, *map(str, sources), "-pthread", "-lm", "-o", str(output)])
+    built = _run(
+        [str(_COMPILER), "-std=gnu11", "-g", "-O1", f"-I{_NATIVE}", *flags, *map(str, sources), "-pthread", "-lm", "-o", str(output)]
+    )
     assert built.returncode == 0, built.stderr
 
 

@@ -13,6 +13,7 @@
 typedef struct tile {
   int64_t taps, ic, ldc;
   const float *x, *zeros, *b, *bias;
+  const float *ahead;  // of gemm_multiply
   const int32_t *offsets;  // of the first row: [rows][taps]
   float *c;
   int last;
@@ -21,7 +22,7 @@ typedef struct tile {
 INL void tile_run(const tile *t, const int mr, const int nv) {
   gemm_accumulators c;
   float total[GEMM_MR * GEMM_NR];
-  const float *b = t->b;
+  const float *b = t->b, *ahead = t->ahead;
   int64_t room = GEMM_KB;
   int blocks = 0;
   gemm_seed(c, t->bias, t->last, mr, nv);
@@ -38,10 +39,11 @@ INL void tile_run(const tile *t, const int mr, const int nv) {
         room = GEMM_KB;
       }
       int64_t run = left < room ? left : room;
-      gemm_multiply(c, a, b, run, mr, nv);
+      gemm_multiply(c, a, b, run, ahead, mr, nv);
       UNROLL(6)
       for (int i = 0; i < mr; i++) a[i] += run;
       b += run * nv * W;
+      ahead += run * LINE;
       left -= run, room -= run;
     }
   }
@@ -70,6 +72,7 @@ void RML_KERNEL(conv)(const rml_args *args) {
       for (int64_t i = block; i < block_end; i++) {
         int64_t item = i / tiles, row = gemm_tile_row(pixels, tiles, i % tiles), rows = gemm_tile_row(pixels, tiles, i % tiles + 1) - row;
         t.x = (const float *)args->ptr[1] + item * p[6] + group * ic;
+        t.ahead = gemm_ahead(t.b, taps * ic, i - share.tile_begin);
         t.offsets = offsets + row * taps;
         t.c = (float *)args->ptr[0] + item * p[8] + row * ldc + channel;
         tile_functions[rows][columns.vectors](&t);

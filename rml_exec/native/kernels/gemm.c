@@ -21,6 +21,7 @@
 typedef struct tile {
   int64_t k, lda, ldc;
   const float *a, *b, *bias;
+  const float *ahead;  // of gemm_multiply
   float *c;
   int last;  // columns in the last vector
 } tile;
@@ -28,18 +29,20 @@ typedef struct tile {
 INL void tile_run(const tile *t, const int mr, const int nv) {
   gemm_accumulators c;
   float total[GEMM_MR * GEMM_NR];
-  const float *a[GEMM_MR], *b = t->b;
+  const float *a[GEMM_MR], *b = t->b, *ahead = t->ahead;
   for (int i = 0; i < mr; i++) a[i] = t->a + i * t->lda;
   gemm_seed(c, t->bias, t->last, mr, nv);
   int64_t left = t->k;
-  for (int first = 1; left > GEMM_KB; left -= GEMM_KB, first = 0) {
-    gemm_multiply(c, a, b, GEMM_KB, mr, nv);
-    gemm_flush(c, total, first, mr, nv);
+  int blocks = 0;
+  for (; left > GEMM_KB; left -= GEMM_KB) {
+    gemm_multiply(c, a, b, GEMM_KB, ahead, mr, nv);
+    gemm_flush(c, total, !blocks++, mr, nv);
     for (int i = 0; i < mr; i++) a[i] += GEMM_KB;
     b += GEMM_KB * nv * W;
+    ahead += GEMM_KB * LINE;
   }
-  gemm_multiply(c, a, b, left, mr, nv);
-  gemm_store(c, t->k > GEMM_KB ? total : 0, t->c, t->ldc, t->last, mr, nv);
+  gemm_multiply(c, a, b, left, ahead, mr, nv);
+  gemm_store(c, blocks ? total : 0, t->c, t->ldc, t->last, mr, nv);
 }
 
 #define TILE(mr, nv) \
@@ -115,11 +118,18 @@ static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t 
       }
       for (int64_t i = block; i < block_end; i++) {
         int64_t row = gemm_tile_row(m, tiles, i), rows = gemm_tile_row(m, tiles, i + 1) - row;
+        t.ahead = gemm_ahead(t.b, t.k, i - begin);
         t.a = a + row * t.lda, t.c = c + row * t.ldc + panel * GEMM_NR;
         tile_functions[rows][columns.vectors](&t);
       }
     }
   }
+}
+
+void RML_KERNEL(gemm_panel_range)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n, int64_t k,
+                                  int64_t panel_begin, int64_t panel_end) {
+  tile t = {.k = k, .lda = lda, .ldc = ldc, .a = a, .b = b, .c = c};
+  multiply_tiles(t, m, n, 0, gemm_tiles(m), &(gemm_share){.panel_begin = panel_begin, .panel_end = panel_end});
 }
 
 void RML_KERNEL(gemm)(const rml_args *args) {

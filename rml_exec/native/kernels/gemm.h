@@ -25,6 +25,7 @@
 #endif
 #define GEMM_NR (GEMM_NV * W)
 #define GEMM_KB 256
+#define LINE 16  // floats of a cache line
 #define GEMM_ROW_BLOCK_TILES 32  // about 192 rows are finished before the next: their A stays in L2 while the panels pass
 
 static inline int64_t gemm_panels(int64_t n) { return (n + GEMM_NR - 1) / GEMM_NR; }
@@ -47,12 +48,21 @@ static inline gemm_columns gemm_panel_columns(int64_t n, int64_t panel) {
   return (gemm_columns){vectors, (int)left - (vectors - 1) * W};
 }
 
+// What tile i of a panel fetches while it works. The first tiles fetch the next panel, which lies behind this one, a line per row of the
+// panel each, until all of it is on its way; the others fetch what is there.
+static inline const float *gemm_ahead(const float *panel, int64_t k, int64_t i) {
+  return i * LINE < GEMM_NR ? panel + (GEMM_NR + i * LINE) * k : panel;
+}
+
 // The part of a grid of row tiles x panels that a thread owns; chosen from the sizes alone.
 typedef struct gemm_share {
   int64_t tile_begin, tile_end, panel_begin, panel_end;
 } gemm_share;
 
 gemm_share RML_KERNEL(gemm_share_of)(int64_t tiles, int64_t panels, int64_t k, int thread, int threads);
+// Panels [panel_begin, panel_end) of C[m, n] = A[m, k] packed B, on the calling thread alone.
+void RML_KERNEL(gemm_panel_range)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n, int64_t k,
+                                  int64_t panel_begin, int64_t panel_end);
 void RML_KERNEL(pack_b_matrix)(float *dst, const float *b, int64_t k, int64_t n, int64_t row_stride, int64_t col_stride);
 
 // ---- the tile: accumulators c of mr x nv vectors, both known at compile time
@@ -67,9 +77,11 @@ INL void gemm_seed(gemm_accumulators c, const float *bias, int last, const int m
   }
 }
 
-// c += rows a[i][0..k) times k rows of a panel.
-INL void gemm_multiply(gemm_accumulators c, const float *const *a, const float *b, int64_t k, const int mr, const int nv) {
+// c += rows a[i][0..k) times k rows of a panel; a cache line per row is fetched from `ahead`, which is needed soon.
+INL void gemm_multiply(gemm_accumulators c, const float *const *a, const float *b, int64_t k, const float *ahead, const int mr,
+                       const int nv) {
   for (int64_t l = 0; l < k; l++, b += nv * W) {
+    __builtin_prefetch(ahead + l * LINE, 0, 2);
     vf row[GEMM_NV];
     UNROLL(4)
     for (int j = 0; j < nv; j++) row[j] = vf_load(b + j * W);

@@ -1,0 +1,76 @@
+"""When a convolution runs by Winograd's method, and its weights in that form."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from rml_exec import _native
+from rml_exec.runtime.shared import shared_data
+
+__all__ = ["tile_of", "tiles_at_once", "transformed_weights", "workspace_floats"]
+
+_POINTS = {2: (Fraction(0), Fraction(1), Fraction(-1)), 4: (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2))}
+"""Finite interpolation points by edge of the output tile: small ones with small reciprocals, for the least rounding error."""
+
+_LANES = 16
+"""Channels must be multiples of the widest vector."""
+_MIN_CHANNELS = 32
+_MIN_TILES = 14
+_MANY_TILES = 64
+_CACHED_WEIGHTS = 12 << 20
+"""Bytes of transformed weights that a third-level cache keeps; more pay only if many tiles share what is read."""
+_BLOCK_BYTES, _MIN_BLOCK, _MAX_BLOCK = 700 << 10, 14, 48
+"""Second-level cache for the tiles between transforms, and how many there are at once; long sums take the most, for the weights' sake."""
+_PADDING = 32
+
+
+def tile_of(batch: int, output: tuple[int, int], ic: int, oc: int) -> int:
+    """Returns the edge of the output tile for a 3x3 convolution of stride 1: 4 or 2, or 0 where the direct way is faster.
+
+    F(4x4,3x3) computes 16 outputs with 36 products instead of 144, F(2x2,3x3) 4 with 16 instead of 36, but the transformed weights are 4 and
+    1.8 times as large: small images do not use them often enough.
+    """
+    if ic % _LANES or oc % _LANES or min(ic, oc) < _MIN_CHANNELS:
+        return 0
+    tiles = {edge: batch * math.ceil(output[0] / edge) * math.ceil(output[1] / edge) for edge in (4, 2)}
+    if tiles[4] >= _MANY_TILES or (tiles[4] >= _MIN_TILES and 4 * 36 * ic * oc <= _CACHED_WEIGHTS):
+        return 4
+    return 2 if tiles[2] >= _MIN_TILES else 0
+
+
+def tiles_at_once(edge: int, tiles: int, ic: int, oc: int) -> int:
+    """Returns how many tiles are taken through all three phases together."""
+    fitting = _BLOCK_BYTES // (4 * (edge + 2) ** 2 * (ic + oc))
+    block = _MAX_BLOCK if ic * oc >= 1 << 16 else max(_MIN_BLOCK, min(fitting, _MAX_BLOCK))
+    return min(block, tiles)
+
+
+def workspace_floats(edge: int, block: int, ic: int, oc: int) -> int:
+    """Returns the floats that one thread needs for a block of tiles."""
+    return (edge + 2) ** 2 * (block * (ic + oc) + _PADDING)
+
+
+def transformed_weights(weights: np.ndarray, edge: int) -> np.ndarray:
+    """Returns OIHW weights [oc, ic, 3, 3] as G w G', computed in float64, packed per point; made once per process."""
+    return shared_data(weights, ("winograd", edge), lambda: _transformed(weights, edge))
+
+
+def _transformed(weights: np.ndarray, edge: int) -> np.ndarray:
+    oc, ic = weights.shape[:2]
+    g = _weight_transform(edge)
+    points = (np.kron(g, g) @ weights.reshape(oc * ic, 9).T.astype(np.float64)).astype(np.float32)
+    floats = _native.packed_b_floats(ic, oc)
+    panels = np.empty((len(points), floats), np.float32)
+    for panel, matrix in zip(panels, points, strict=True):
+        _native.pack_b(panel, matrix, ic, oc, 1, ic)
+    return panels.reshape(-1)
+
+
+def _weight_transform(edge: int) -> np.ndarray:
+    """Returns G [edge + 2, 3] of the Cook-Toom construction: a row (1, p, p^2) / product of (p - other points) per point, and infinity."""
+    points = _POINTS[edge]
+    rows = [[p**power / math.prod(p - other for other in points if other != p) for power in range(3)] for p in points]
+    return np.array([*rows, [0, 0, 1]], np.float64)
