@@ -21,9 +21,12 @@ def _image(batch: int, size: int) -> tuple[torch.Tensor]:
 
 
 def _convolutional(model: Any, batch: int, size: int) -> tuple[Any, Any]:
-    """Returns (model with weights, example image): the weights are the same for every batch."""
+    """Returns (model with weights, example images): weights and first image are the same for every batch."""
+    import torch
+
     model = randomised(model)
-    return calibrated(model, _image(1 if size > 100 else 16, size)), _image(batch, size)
+    (first,), (others,) = _image(1, size), _image(batch - 1, size)
+    return calibrated(model, (first,)), (torch.cat([first, others]),)
 
 
 def _resnet(seed: int, size: str, batch: int, *, layer_type: str, depths: list[int], widths: list[int]) -> tuple[Any, Any]:

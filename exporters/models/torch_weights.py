@@ -30,17 +30,16 @@ def randomised(module: Any) -> Any:
 
 
 def calibrated(module: Any, inputs: Sequence[torch.Tensor]) -> torch.nn.Module:
-    """Scales the random statistics of a module's batch norms by the mean square of what they see of the inputs.
+    """Scales the random statistics of each batch norm of a module by the mean square of what it sees of the inputs.
 
-    Without that the activations of deep networks vanish or explode. The mean that they see is left in: over the few places of one image it
+    Without that the activations of deep networks vanish or explode. The mean that it sees is left in: over the few places of one image it
     is often many times the deviation, and to take it away would blow up rounding errors as no trained network does. All is computed in
     float64 and rounded to three digits, so that every machine gets the same numbers. Returns the module.
     """
     import torch
 
     def set_statistics(norm: Any, arguments: tuple[torch.Tensor, ...]) -> None:
-        axes = [axis for axis in range(arguments[0].dim()) if axis != 1]
-        size = arguments[0].square().mean(axes).clamp(1e-3)
+        size = arguments[0].square().mean()  # of all channels: one that happens to be near 0 must not be blown up
         mean, variance = norm.running_mean * size.sqrt(), norm.running_var * size
         for statistic, value in ((norm.running_mean, mean), (norm.running_var, variance)):
             statistic.copy_(torch.tensor([float(f"{number:.2e}") for number in value.tolist()]))
