@@ -23,6 +23,7 @@ import numpy as np
 
 from rml_exec import _native
 from rml_exec.runtime import winograd
+from rml_exec.runtime.epilogue import NO_EPILOGUE
 
 __all__ = ["Row", "main", "measure"]
 
@@ -111,10 +112,14 @@ def _packed(b: np.ndarray, isa: str) -> np.ndarray:
 
 
 def _caller(
-    kind: str, params: Sequence[int], x: np.ndarray, y: np.ndarray, constants: Sequence[np.ndarray], isa: str
+    kind: str, params: Sequence[int], x: np.ndarray, y: np.ndarray, operands: Sequence[np.ndarray | None], isa: str
 ) -> Callable[[int], None]:
-    """Returns a function of the thread count that runs one step with the operands y, x, constants."""
-    places = [2, 0, 0, 1, 0, 0] + [entry for i in range(len(constants)) for entry in (3, i, 0)]
+    """Returns a function of the thread count that runs one step with the operands y, x, and these, constants or absent."""
+    places = [2, 0, 0, 1, 0, 0]
+    constants: list[np.ndarray] = []
+    for operand in operands:
+        places += [-1, 0, 0] if operand is None else [3, len(constants), 0]
+        constants += [] if operand is None else [operand]
     step = (_native.step_kinds()[kind], np.array(params, np.int64), np.array(places, np.int64), None)
     program = _native.Program([step], constants, 1, 1, 0, isa=isa)
     arena = bytearray()
@@ -135,16 +140,16 @@ def _same_offsets(size: int, channels: int) -> np.ndarray:
 
 def gemm_case(m: int, n: int, k: int, isa: str) -> Case:
     """Returns the product of [m, k] and packed [k, n] plus a bias."""
-    constants = [_packed(_random(k, n), isa), _random(n)]
-    run = _caller("gemm", [1, m, n, k, k, n, 0, 0, 0], _random(m, k), _empty(m, n), constants, isa)
+    constants = [_packed(_random(k, n), isa), _random(n), None]
+    run = _caller("gemm", [1, m, n, k, k, n, 0, 0, 0, *NO_EPILOGUE.params], _random(m, k), _empty(m, n), constants, isa)
     return Case("gemm_packed", f"{m}x{n}x{k}", isa, 2.0 * m * n * k, run)
 
 
 def conv_case(size: int, ic: int, oc: int, isa: str) -> Case:
     """Returns a 3x3 convolution of [size, size, ic] to oc channels."""
     pixels = size * size
-    constants = [_packed(_random(9 * ic, oc), isa), _random(oc), _same_offsets(size, ic), np.zeros(ic, np.float32)]
-    params = [1, pixels, 9, ic, oc, 1, 0, oc, 0]
+    constants = [_packed(_random(9 * ic, oc), isa), _random(oc), _same_offsets(size, ic), np.zeros(ic, np.float32), None]
+    params = [1, pixels, 9, ic, oc, 1, 0, oc, 0, *NO_EPILOGUE.params]
     run = _caller("conv", params, _random(pixels, ic), _empty(pixels, oc), constants, isa)
     return Case("conv3x3", f"{pixels}x{oc}x{9 * ic}", isa, 18.0 * pixels * ic * oc, run)
 
@@ -155,8 +160,8 @@ def winograd_case(edge: int, size: int, ic: int, oc: int, isa: str, threads: int
     block = winograd.tiles_at_once(edge, tiles, ic, oc)
     weights = np.concatenate([_packed(_random(ic, oc), isa) for _ in range(points)])
     workspaces = _empty(threads, winograd.workspace_floats(edge, block, ic, oc))
-    params = [1, size, size, ic, oc, size, size, 1, 1, block, threads]
-    constants = [_aligned(weights), _random(oc), np.zeros(ic, np.float32), workspaces]
+    params = [1, size, size, ic, oc, size, size, 1, 1, block, threads, *NO_EPILOGUE.params]
+    constants = [_aligned(weights), _random(oc), np.zeros(ic, np.float32), workspaces, None]
     run = _caller(f"winograd{edge}", params, _random(pixels, ic), _empty(pixels, oc), constants, isa)
     return Case(f"winograd{edge}", f"{pixels}x{oc}x{9 * ic}", isa, 18.0 * pixels * ic * oc, run)
 
@@ -165,7 +170,7 @@ def depthwise_case(size: int, channels: int, stride: int, isa: str) -> Case:
     """Returns a depthwise 3x3 convolution of [size, size, channels]."""
     out = (size - 1) // stride + 1
     constants = [_random(9, channels), _random(channels), np.zeros(channels, np.float32)]
-    params = [1, out, out, 3, 3, channels, size, size, stride, stride, 1, 1, 1, 1]
+    params = [1, out, out, 3, 3, channels, size, size, stride, stride, 1, 1, 1, 1, *NO_EPILOGUE.params]
     run = _caller("conv_depthwise", params, _random(size * size, channels), _empty(out * out, channels), constants, isa)
     return Case(f"depthwise3x3s{stride}", f"{out * out}x{channels}x9", isa, 18.0 * out * out * channels, run)
 

@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 import exporters
 from exporters.dims import Binding
 from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
-from exporters.from_torch import elementwise, indexing, networks, recurrent, reductions, sampling, shapes
 from exporters.from_torch.context import ATEN, Context, Known, RefusedError, identity_of, to_dtype
 from exporters.from_torch.program import Traced
 from exporters.lowering import name_outputs
@@ -26,8 +25,6 @@ from rml_exec.loading import GraphBuilder
 from rml_exec.types import DType
 
 __all__ = ["REFUSED", "SYMBOLIC", "Imported", "import_program"]
-
-_LOWERINGS = (elementwise, indexing, networks, recurrent, reductions, sampling, shapes)  # imported for what they add to ATEN
 
 _DROPPED = re.compile(r"aten\.(_assert_\w+|sym_constrain_range\w*)\b")
 """Checks of what the static types say already."""

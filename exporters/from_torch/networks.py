@@ -13,8 +13,8 @@ from rml_exec.types import DType
 Ints = Sequence[int]
 
 
-@ATEN.lowers("aten.mm", "aten.bmm", "aten.matmul")
-def _matmul(ctx: Context, a: str, b: str, *_: object) -> str:
+@ATEN.lowers("aten.mm", "aten.bmm")
+def _matmul(ctx: Context, a: str, b: str) -> str:
     return str(ctx.add("matmul", [a, b], transpose_a=False, transpose_b=False))
 
 

@@ -21,11 +21,16 @@ from torch.utils import _pytree as pytree
 
 from exporters.dims import Dim, axes_of, hints, shapes_at
 from exporters.errors import ExportError
+from exporters.from_torch import elementwise, indexing, networks, recurrent, reductions, sampling, shapes
+from exporters.from_torch.context import ATEN
 from exporters.golden_sets import draw_inputs
 from exporters.lowering import name_inputs, name_outputs
 from rml_exec.ir.dims import parse_expr
 
 __all__ = ["DECOMPOSED", "Traced", "run_eagerly", "run_nodes", "symbolic_sizes", "trace"]
+
+_LOWERINGS = (elementwise, indexing, networks, recurrent, reductions, sampling, shapes)
+"""Imported for what they add to ATEN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,21 +218,15 @@ def _told(error: Exception) -> str:
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns torch's decompositions: without those of what the executor has as ops, and with some of its own that are no default."""
+    """Returns torch's decompositions: without those of what has a lowering, and with some of its own that are no default."""
     table = torch.export.default_decompositions()
-    for name in _KEPT.split():
-        packet, _, overload = name.partition(".")
-        table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
+    for name in ATEN.names():
+        packet, _, overload = name.removeprefix("aten.").partition(".")
+        for kept in [overload] if overload else getattr(torch.ops.aten, packet).overloads():
+            table.pop(getattr(getattr(torch.ops.aten, packet), kept), None)
     table.update(get_decompositions([getattr(torch.ops.aten, name.removeprefix("aten.")) for name in sorted(DECOMPOSED)]))
     return table
 
-
-_KEPT = (
-    "layer_norm linear scaled_dot_product_attention silu group_norm rms_norm hardswish hardsigmoid softplus lstm.input gru.input "
-    "upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_linear1d.vec upsample_bilinear2d.vec "
-    "upsample_trilinear3d.vec upsample_bicubic2d.vec _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec "
-    "_upsample_nearest_exact3d.vec _upsample_bilinear2d_aa.vec _upsample_bicubic2d_aa.vec"
-)
 
 DECOMPOSED = {f"aten.{name}" for name in ("grid_sampler_2d", "col2im", "addmv", "addbmm", "dist")}
 """Operators that torch can decompose, but does not by default."""

@@ -24,20 +24,21 @@ def _reduce(ctx: Context, x: str, kind: str, dims: Dims, keepdims: bool) -> str:
     return str(ctx.add("reduce", [x], kind=kind, axes=_axes(ctx, x, dims), keepdims=keepdims, nan="propagate", empty=empty))
 
 
-def _accumulating(packet: str, kind: str) -> None:
+def _accumulating(kind: str, overload: str) -> None:
     """``sum``, ``mean`` and ``prod``: computed in the result's type (i64 for the sum of bools and integers)."""
 
-    @ATEN.lowers(f"aten.{packet}.default")
+    @ATEN.lowers(f"aten.{kind}.default")
     def whole(ctx: Context, x: str, dtype: object) -> str:
         return _reduce(ctx, ctx.cast(x, ctx.result().dtype), kind, None, False)
 
-    @ATEN.lowers(*(f"aten.{packet}.{overload}" for overload in ("dim", "dim_int", "dim_IntList")))
+    @ATEN.lowers(f"aten.{kind}.{overload}")
     def along(ctx: Context, x: str, dims: Dims, keepdim: bool, dtype: object) -> str:
         return _reduce(ctx, ctx.cast(x, ctx.result().dtype), kind, dims, keepdim)
 
 
-for _name in ("sum", "mean", "prod"):
-    _accumulating(_name, _name)
+_accumulating("sum", "dim_IntList")
+_accumulating("mean", "dim")
+_accumulating("prod", "dim_int")
 
 
 @ATEN.lowers("aten.amax", "aten.amin")

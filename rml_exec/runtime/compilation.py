@@ -22,6 +22,7 @@ from rml_exec.runtime import (  # noqa: F401  (they register their lowerings)
     lower_conv_transpose,
     lower_data,
     lower_elementwise,
+    lower_epilogue,
     lower_linear,
     lower_rows,
 )

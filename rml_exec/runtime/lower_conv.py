@@ -11,6 +11,7 @@ from rml_exec import _native
 from rml_exec.ir.graph import Node
 from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.runtime import winograd
+from rml_exec.runtime.epilogue import NO_EPILOGUE, Epilogue
 from rml_exec.runtime.lower_linear import gemm_step, packed
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, copy_step, lowers
 from rml_exec.runtime.shared import shared_data
@@ -88,6 +89,11 @@ def kernel_of(conv: _Conv, numerics: str) -> str:
 @lowers("conv2d")
 def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     """One step over channels-last images, by the kernel that :func:`kernel_of` chooses."""
+    return conv2d_steps(node, ctx, NO_EPILOGUE)
+
+
+def conv2d_steps(node: Node, ctx: LowerContext, epilogue: Epilogue) -> list[NativeStep] | None:
+    """Returns the steps of a conv2d node with this epilogue, whose residual lies as the result of the kernel does: channels last."""
     x, weight, bias = node.inputs
     assert x is not None
     result, weights, attrs = node.outputs[0], ctx.constant(weight), node.attrs
@@ -113,42 +119,44 @@ def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     )
     source = _channels_last(ctx, x, TensorType(DType.F32, shape)) if channels_first else ctx.contiguous(x)
     target: Operand = ctx.scratch(result.type.nbytes) if channels_first else result.name
-    step = _step(conv, ctx, target, source, None if bias is None else ctx.contiguous(bias))
+    step = _step(conv, ctx, target, source, None if bias is None else ctx.contiguous(bias), epilogue)
     if not channels_first:
         return [step]
     strides = contiguous_strides(out_shape)
     return [step, copy_step(result.name, target, result.type, tuple(strides[i] for i in _TO_NCHW))]
 
 
-def _step(conv: _Conv, ctx: LowerContext, target: Operand, source: Operand, bias: Operand) -> NativeStep:
+def _step(conv: _Conv, ctx: LowerContext, target: Operand, source: Operand, bias: Operand, epilogue: Epilogue) -> NativeStep:
     oc, ic = conv.weights.shape[:2]
     kernel = kernel_of(conv, ctx.numerics)
     if kernel == "gemm":
         rows, panels = conv.batch * conv.pixels, packed(conv.weights, ic, oc, 1, ic)
-        return gemm_step(target, source, panels, bias, 1, rows, oc, ic, ic, oc, 0, 0, 0)
+        return gemm_step(target, source, panels, bias, 1, rows, oc, ic, ic, oc, 0, 0, 0, epilogue=epilogue)
     zeros = shared_data(None, ("zeros", conv.channels), lambda: np.zeros(max(conv.channels, 1), np.float32))
     if kernel == "conv_depthwise":
         taps = shared_data(conv.weights, ("taps",), lambda: conv.weights.reshape(oc, -1).T)
         shape = (conv.batch, *conv.output, *conv.kernel, oc, *conv.size)
-        return NativeStep(kernel, (*shape, *conv.strides, *conv.low_pads, *conv.dilations), (target, source, taps, bias, zeros))
+        window = (*conv.strides, *conv.low_pads, *conv.dilations)
+        return NativeStep(kernel, (*shape, *window, *epilogue.params), (target, source, taps, bias, zeros))
     if kernel == "conv":
-        return _indirect_step(conv, target, source, bias, zeros)
+        return _indirect_step(conv, target, source, bias, zeros, epilogue)
     edge = int(kernel.removeprefix("winograd"))
     tiles = conv.batch * math.ceil(conv.output[0] / edge) * math.ceil(conv.output[1] / edge)
     block = winograd.tiles_at_once(edge, tiles, ic, oc)
     workspaces = ctx.scratch(4 * ctx.threads * winograd.workspace_floats(edge, block, ic, oc))
-    params = (conv.batch, *conv.output, ic, oc, *conv.size, *conv.low_pads, block, ctx.threads)
-    return NativeStep(kernel, params, (target, source, winograd.transformed_weights(conv.weights, edge), bias, zeros, workspaces))
+    params = (conv.batch, *conv.output, ic, oc, *conv.size, *conv.low_pads, block, ctx.threads, *epilogue.params)
+    weights = winograd.transformed_weights(conv.weights, edge)
+    return NativeStep(kernel, params, (target, source, weights, bias, zeros, workspaces, epilogue.residual))
 
 
-def _indirect_step(conv: _Conv, target: Operand, source: Operand, bias: Operand, zeros: Operand) -> NativeStep:
+def _indirect_step(conv: _Conv, target: Operand, source: Operand, bias: Operand, zeros: Operand, epilogue: Epilogue) -> NativeStep:
     (oc, ic), groups, channels = conv.weights.shape[:2], conv.groups, conv.channels
     window = (conv.size, conv.output, conv.kernel, conv.strides, conv.pads, conv.dilations, channels)
     table = shared_data(None, ("offsets", *window), lambda: offset_table(*window))
     panels = shared_data(conv.weights, ("conv", groups), lambda: _packed_groups(conv.weights, groups))
     strides = (math.prod(conv.size) * channels, oc, conv.pixels * oc)
-    params = (conv.batch, conv.pixels, math.prod(conv.kernel), ic, oc // groups, groups, *strides)
-    return NativeStep("conv", params, (target, source, panels, bias, table, zeros))
+    params = (conv.batch, conv.pixels, math.prod(conv.kernel), ic, oc // groups, groups, *strides, *epilogue.params)
+    return NativeStep("conv", params, (target, source, panels, bias, table, zeros, epilogue.residual))
 
 
 def _packed_groups(weights: np.ndarray, groups: int) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 from rml_exec import _native
 from rml_exec.ir.graph import Node
 from rml_exec.plan.aliases import contiguous_strides
+from rml_exec.runtime.epilogue import NO_EPILOGUE
 from rml_exec.runtime.lower_composites import moved
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Part, copy_step, lowers
 from rml_exec.runtime.shared import shared_data
@@ -91,8 +92,8 @@ def lower_conv2d_transpose(node: Node, ctx: LowerContext) -> list[NativeStep] | 
         table = shared_data(None, table_key, partial(_offsets, row, column, width, channels))
         panels = shared_data(weights, ("turned", groups, taps), partial(_panels, weights, groups, *taps))
         sizes = (channels // groups, outputs // groups, groups, height * width * channels, outputs, pixels * outputs)
-        params = (batch, pixels, len(row.taps) * len(column.taps), *sizes)
-        steps.append(NativeStep("conv", params, (part, source, panels, bias_operand, table, zeros)))
+        params = (batch, pixels, len(row.taps) * len(column.taps), *sizes, *NO_EPILOGUE.params)
+        steps.append(NativeStep("conv", params, (part, source, panels, bias_operand, table, zeros, None)))
         phase = TensorType(DType.F32, (batch, row.count, column.count, outputs))
         target = Part(result.name, (row.first * out_strides[1] + column.first * out_strides[2]) * _F32_BYTES)
         apart = (out_strides[0], out_strides[1] * strides[0], out_strides[2] * strides[1], out_strides[3])

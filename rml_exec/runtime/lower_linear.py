@@ -8,6 +8,7 @@ import numpy as np
 
 from rml_exec import _native
 from rml_exec.ir.graph import Node
+from rml_exec.runtime.epilogue import NO_EPILOGUE, Epilogue
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, copy_step, lowers
 from rml_exec.runtime.shared import shared_data
 from rml_exec.types import DType, TensorType
@@ -37,8 +38,13 @@ def packed(b: np.ndarray, k: int, n: int, row_stride: int, col_stride: int, offs
 
 @lowers("linear")
 def lower_linear(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
-    """X [..., I] times weight, plus bias, as one GEMM over all rows of x."""
-    x, weight, bias = node.inputs
+    """A product with the weight, plus bias, as one GEMM over all rows of x [..., I]."""
+    return linear_steps(node, ctx, node.inputs[2], NO_EPILOGUE)
+
+
+def linear_steps(node: Node, ctx: LowerContext, bias: str | None, epilogue: Epilogue) -> list[NativeStep] | None:
+    """Returns the steps of a linear node with this bias and epilogue."""
+    x, weight = node.inputs[:2]
     result = node.outputs[0]
     assert x is not None and weight is not None
     if result.type.dtype is not DType.F32:
@@ -55,13 +61,21 @@ def lower_linear(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         row, column = ctx.strides(weight)
         steps = [pack_step(ctx, weight, 1, k, n, 0, *((column, row) if node.attrs["weight_layout"] == "oi" else (row, column)))]
         panels = steps[0].operands[0]
-    bias_operand = None if bias is None else ctx.contiguous(bias)
-    return [*steps, gemm_step(result.name, ctx.contiguous(x), panels, bias_operand, 1, rows, n, k, k, n, 0, 0, 0)]
+    return [*steps, gemm_step(result.name, ctx.contiguous(x), panels, _vector(bias, ctx), 1, rows, n, k, k, n, 0, 0, 0, epilogue=epilogue)]
+
+
+def _vector(bias: str | None, ctx: LowerContext) -> Operand:
+    return None if bias is None else ctx.contiguous(bias)
 
 
 @lowers("matmul")
 def lower_matmul(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     """Batched a @ b. A constant 2-D b is packed once and all batches of a are rows of one GEMM; else b is packed on the way."""
+    return matmul_steps(node, ctx, None, NO_EPILOGUE)
+
+
+def matmul_steps(node: Node, ctx: LowerContext, bias: str | None, epilogue: Epilogue) -> list[NativeStep] | None:
+    """Returns the steps of a matmul node plus a bias per column, with this epilogue."""
     a, b = node.inputs
     result = node.outputs[0]
     assert a is not None and b is not None
@@ -69,21 +83,25 @@ def lower_matmul(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         return None
     transpose_a, transpose_b = node.attrs["transpose_a"], node.attrs["transpose_b"]
     m, n = result.type.shape[-2:]
+    vector = _vector(bias, ctx)
     k = ctx.type(a).shape[-2 if transpose_a else -1]
     batch_dims = result.type.shape[:-2]
     data = ctx.constant(b)
     if data is not None and math.prod(data.shape[:-2]) == 1 and not transpose_a:
         panels = packed(data, k, n, *((1, k) if transpose_b else (n, 1)))
-        return [gemm_step(result.name, ctx.contiguous(a), panels, None, 1, math.prod(batch_dims) * m, n, k, k, n, 0, 0, 0)]
+        return [
+            gemm_step(result.name, ctx.contiguous(a), panels, vector, 1, math.prod(batch_dims) * m, n, k, k, n, 0, 0, 0, epilogue=epilogue)
+        ]
     batch, floats = math.prod(batch_dims), _native.packed_b_floats(k, n)
     a_operand, a_strides = matrix_batch(ctx, a, batch_dims, transpose_a, needs_unit_columns=True)
     if data is not None:
         panels = shared_data(data, ("batch", batch_dims, k, n, transpose_b), lambda: _packed_batch(data, batch_dims, k, n, transpose_b))
-        return [gemm_step(result.name, a_operand, panels, None, batch, m, n, k, a_strides[1], n, a_strides[0], floats, m * n)]
+        strides = (a_strides[0], floats, m * n)
+        return [gemm_step(result.name, a_operand, panels, vector, batch, m, n, k, a_strides[1], n, *strides, epilogue=epilogue)]
     b_operand, b_strides = matrix_batch(ctx, b, batch_dims, transpose_b, needs_unit_columns=False)
     pack = pack_step(ctx, b_operand, batch if b_strides[0] else 1, k, n, *b_strides)
-    panel_stride = floats if b_strides[0] else 0
-    gemm = gemm_step(result.name, a_operand, pack.operands[0], None, batch, m, n, k, a_strides[1], n, a_strides[0], panel_stride, m * n)
+    strides = (a_strides[0], floats if b_strides[0] else 0, m * n)
+    gemm = gemm_step(result.name, a_operand, pack.operands[0], vector, batch, m, n, k, a_strides[1], n, *strides, epilogue=epilogue)
     return [pack, gemm]
 
 
@@ -97,10 +115,21 @@ def _packed_batch(data: np.ndarray, batch_dims: tuple[int, ...], k: int, n: int,
 
 
 def gemm_step(
-    c: Operand, a: Operand, panels: Operand, bias: Operand, batch: int, m: int, n: int, k: int, lda: int, ldc: int, *batch_strides: int
+    c: Operand,
+    a: Operand,
+    panels: Operand,
+    bias: Operand,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    lda: int,
+    ldc: int,
+    *batch_strides: int,
+    epilogue: Epilogue = NO_EPILOGUE,
 ) -> NativeStep:
-    """Returns the step C = A B + bias over a batch; the three batch strides are those of A, packed B and C, in elements."""
-    return NativeStep("gemm", (batch, m, n, k, lda, ldc, *batch_strides), (c, a, panels, bias))
+    """Returns the step C = epilogue(A B + bias) over a batch; the three batch strides are those of A, packed B and C, in elements."""
+    return NativeStep("gemm", (batch, m, n, k, lda, ldc, *batch_strides, *epilogue.params), (c, a, panels, bias, epilogue.residual))
 
 
 def pack_step(ctx: LowerContext, b: Operand, batch: int, k: int, n: int, batch_stride: int, row: int, column: int) -> NativeStep:

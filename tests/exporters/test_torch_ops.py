@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -484,15 +485,34 @@ def test_case_names_are_unique() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.filterwarnings("ignore:Using padding='same'")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_operators_give_what_torch_gives(family: str, assert_graph_gives: Any) -> None:
+@functools.cache
+def exported(family: str) -> tuple[Any, Any, Any, frozenset[str]]:
+    """Returns (graph, inputs, torch's outputs, names of the lowerings that took part) of a family."""
     from exporters.from_torch import to_graph
+    from exporters.from_torch.context import ATEN
 
     model = Family(FAMILIES[family]).eval()
     example = {id: inputs for id, _, inputs in FAMILIES[family]}
     with torch.no_grad():
         expected = {name: leaf.contiguous().numpy() for name, leaf in name_outputs(model(example))}
-    graph = to_graph(model, [example], name=family, input_names=["x"])
-    inputs = {f"x.{name}": tensor.numpy() for name, tensor in name_outputs(example)}
+    used = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ATEN, "get", lambda name: (used.add(name), ATEN._functions.get(name))[1])
+        graph = to_graph(model, [example], name=family, input_names=["x"])
+    return graph, {f"x.{name}": tensor.numpy() for name, tensor in name_outputs(example)}, expected, frozenset(used)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_operators_give_what_torch_gives(family: str, assert_graph_gives: Any) -> None:
+    graph, inputs, expected, _ = exported(family)
     assert_graph_gives(graph, inputs, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_every_lowering_has_a_case() -> None:
+    from exporters.from_torch.context import ATEN
+
+    used = frozenset().union(*(exported(family)[3] for family in FAMILIES))
+    without = {name for name in ATEN.names() if name not in used and not any(other.startswith(f"{name}.") for other in used)}
+    assert without == set()

@@ -73,6 +73,9 @@ static rml_place offsets_constant(int channels) {
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof *(array)))
 #define STEP(kind, params, ...) add_step(kind, params, COUNT(params), (rml_place[]){__VA_ARGS__}, COUNT(((rml_place[]){__VA_ARGS__})))
+// Epilogues; the limits of the first are the bits of 0 and infinity.
+#define RELU 1, 0, INT64_C(0x7ff0000000000000), 0
+#define GELU 2, 0, 0, 0
 #define PARAMS(...) ((int64_t[]){__VA_ARGS__})
 
 static void add_step(int64_t kind, const int64_t *params, int64_t param_count, const rml_place *places, int64_t place_count) {
@@ -95,12 +98,12 @@ static void build(const rml_isa *isa) {
   steps_set = 0;
   rml_place zeros = constant(calloc(OC, 4), OC * 4);
   STEP(RML_STEP_copy, PARAMS(4, 2, PIXELS, IC, IC, 1, IC, 1), a, x);
-  STEP(RML_STEP_conv, PARAMS(1, PIXELS, TAPS, IC, OC, 1, 0, OC, 0), b, a, packed_constant(TAPS * IC, OC), random_constant(OC),
-       offsets_constant(IC), zeros);
+  STEP(RML_STEP_conv, PARAMS(1, PIXELS, TAPS, IC, OC, 1, 0, OC, 0, RELU), b, a, packed_constant(TAPS * IC, OC), random_constant(OC),
+       offsets_constant(IC), zeros, none);
   rml_place points = random_constant(POINTS * program.isa->packed_b_floats(OC, OC));
-  STEP(RML_STEP_winograd4, PARAMS(1, SIZE, SIZE, OC, OC, SIZE, SIZE, 1, 1, BLOCK, WORKERS), a, b, points, random_constant(OC), zeros,
-       panels);
-  STEP(RML_STEP_conv_depthwise, PARAMS(1, SIZE, SIZE, 3, 3, OC, SIZE, SIZE, 1, 1, 1, 1, 1, 1), b, a, random_constant(TAPS * OC),
+  STEP(RML_STEP_winograd4, PARAMS(1, SIZE, SIZE, OC, OC, SIZE, SIZE, 1, 1, BLOCK, WORKERS, GELU), a, b, points, random_constant(OC), zeros,
+       panels, b);
+  STEP(RML_STEP_conv_depthwise, PARAMS(1, SIZE, SIZE, 3, 3, OC, SIZE, SIZE, 1, 1, 1, 1, 1, 1, RELU), b, a, random_constant(TAPS * OC),
        random_constant(OC), zeros);
   STEP(RML_STEP_layer_norm, PARAMS(PIXELS, OC, eps_bits), b, b, random_constant(OC), none);
   STEP(-1, PARAMS(0), none);
@@ -109,10 +112,10 @@ static void build(const rml_isa *isa) {
        a, a, b);
   STEP(RML_STEP_pool, PARAMS(1, OC, 0, 0, 1, 1, 1, 1, 0, 1, SIZE, SIZE, 3, 1, 1, 1, SIZE, SIZE, 3, 1, 1, 1), b, a);
   STEP(RML_STEP_pack_b, PARAMS(1, OC, PIXELS, 0, 1, OC), panels, b);
-  STEP(RML_STEP_gemm, PARAMS(1, OC, PIXELS, OC, OC, PIXELS, 0, 0, 0), a, b, panels, none);
+  STEP(RML_STEP_gemm, PARAMS(1, OC, PIXELS, OC, OC, PIXELS, 0, 0, 0, GELU), a, b, panels, none, none);
   STEP(RML_STEP_softmax, PARAMS(OC, PIXELS, 1, 0, 0), a, a);
-  STEP(RML_STEP_gemm, PARAMS(1, OC, COLUMNS, PIXELS, PIXELS, COLUMNS, 0, 0, 0), b, a, packed_constant(PIXELS, COLUMNS),
-       random_constant(COLUMNS));
+  STEP(RML_STEP_gemm, PARAMS(1, OC, COLUMNS, PIXELS, PIXELS, COLUMNS, 0, 0, 0, RELU), b, a, packed_constant(PIXELS, COLUMNS),
+       random_constant(COLUMNS), none);
   STEP(RML_STEP_reduce, PARAMS(1, OC, COLUMNS, 0, 0), a, b);
   STEP(RML_STEP_copy, PARAMS(4, 2, COLUMNS, 1, 1, 1, 1, 1), y, a);
 }

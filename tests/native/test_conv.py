@@ -7,6 +7,8 @@ import pytest
 
 from rml_exec import _native
 
+NO_EPILOGUE = (0, 0, 0, 0)
+
 
 def _out_size(size, kernel, stride, pad, dilation):
     return tuple((s + sum(p) - d * (k - 1) - 1) // st + 1 for s, k, st, p, d in zip(size, kernel, stride, pad, dilation, strict=True))
@@ -55,8 +57,8 @@ def _conv(run_step, pack, x, w, bias, groups, kernel, stride, pad, dilation, *, 
     matrix = w.reshape(taps * per_in, oc)
     packed = np.concatenate([pack(np.ascontiguousarray(matrix[:, g * per_out : (g + 1) * per_out]), isa) for g in range(groups)])
     pixels = len(table)
-    params = [n, pixels, taps, per_in, per_out, groups, height * width * ic, oc, pixels * oc]
-    operands = [x, packed, bias, table, np.zeros(per_in, np.float32)]
+    params = [n, pixels, taps, per_in, per_out, groups, height * width * ic, oc, pixels * oc, *NO_EPILOGUE]
+    operands = [x, packed, bias, table, np.zeros(per_in, np.float32), None]
     return run_step("conv", params, ((n, pixels, oc), np.float32), operands, isa=isa, threads=threads)
 
 
@@ -89,9 +91,9 @@ def test_conv_has_the_same_bits_as_im2col_and_gemm_for_any_isa_and_threads(run_s
     rows = np.concatenate([x.reshape(-1), np.zeros(ic, np.float32)])
     columns = rows[np.where(table < 0, x.size, table)[:, :, None] + np.arange(ic)].reshape(len(table), 9 * ic)
     for isa in [isa for isa in _native.isa_names() if isa != "baseline"]:
-        params = [1, len(table), oc, 9 * ic, 9 * ic, oc, 0, 0, 0]
+        params = [1, len(table), oc, 9 * ic, 9 * ic, oc, 0, 0, 0, *NO_EPILOGUE]
         packed = pack(w.reshape(9 * ic, oc), isa)
-        expected = run_step("gemm", params, ((1, len(table), oc), np.float32), [columns, packed, bias], isa=isa)
+        expected = run_step("gemm", params, ((1, len(table), oc), np.float32), [columns, packed, bias, None], isa=isa)
         for threads in (1, 2, 3):
             got = _conv(run_step, pack, x, w, bias, 1, *geometry, isa=isa, threads=threads)
             np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
@@ -100,7 +102,7 @@ def test_conv_has_the_same_bits_as_im2col_and_gemm_for_any_isa_and_threads(run_s
 def _depthwise(run_step, x, w, bias, kernel, stride, pad, dilation, *, isa, threads=1):
     n, height, width, channels = x.shape
     lines, columns = _out_size((height, width), kernel, stride, pad, dilation)
-    params = [n, lines, columns, *kernel, channels, height, width, *stride, pad[0][0], pad[1][0], *dilation]
+    params = [n, lines, columns, *kernel, channels, height, width, *stride, pad[0][0], pad[1][0], *dilation, *NO_EPILOGUE]
     operands = [x, w[:, 0], bias, np.zeros(channels, np.float32)]
     return run_step("conv_depthwise", params, ((n, lines * columns, channels), np.float32), operands, isa=isa, threads=threads)
 

@@ -5,6 +5,8 @@ import pytest
 
 from rml_exec import _native
 
+NO_EPILOGUE = (0, 0, 0, 0)
+
 FMA_ISAS = [isa for isa in _native.isa_names() if isa != "baseline"]
 
 
@@ -17,8 +19,8 @@ def _operands(m, n, k, batch=1):
 def _gemm(run_step, pack, a, b, bias, *, isa, threads=1):
     batch, m, k = a.shape
     n = b.shape[1]
-    params = [batch, m, n, k, k, n, m * k, 0, m * n]
-    return run_step("gemm", params, ((batch, m, n), np.float32), [a, pack(b, isa), bias], isa=isa, threads=threads)
+    params = [batch, m, n, k, k, n, m * k, 0, m * n, *NO_EPILOGUE]
+    return run_step("gemm", params, ((batch, m, n), np.float32), [a, pack(b, isa), bias, None], isa=isa, threads=threads)
 
 
 def _assert_close(got, a, b, bias):
@@ -83,8 +85,8 @@ def test_gemm_batches_with_one_b_each(run_step, pack, isa, threads):
     a = rng.standard_normal((batch, m, k), dtype=np.float32)
     b = rng.standard_normal((batch, k, n), dtype=np.float32)
     packed = np.stack([pack(matrix, isa) for matrix in b])
-    params = [batch, m, n, k, k, n, m * k, packed.shape[1], m * n]
-    got = run_step("gemm", params, ((batch, m, n), np.float32), [a, packed, None], isa=isa, threads=threads)
+    params = [batch, m, n, k, k, n, m * k, packed.shape[1], m * n, *NO_EPILOGUE]
+    got = run_step("gemm", params, ((batch, m, n), np.float32), [a, packed, None, None], isa=isa, threads=threads)
     for item in range(batch):
         _assert_close(got[item], a[item], b[item], None)
 
@@ -94,7 +96,7 @@ def test_gemm_leaves_the_gaps_between_rows_alone(run_step, pack, isa):
     a, b, bias = _operands(m, n, k)
     wide = np.full((m, lda), np.nan, np.float32)
     wide[:, :k] = a[0]
-    got = run_step("gemm", [1, m, n, k, lda, ldc, 0, 0, 0], ((m, ldc), np.float32), [wide, pack(b, isa), bias], isa=isa)
+    got = run_step("gemm", [1, m, n, k, lda, ldc, 0, 0, 0, *NO_EPILOGUE], ((m, ldc), np.float32), [wide, pack(b, isa), bias, None], isa=isa)
     _assert_close(got[:, :n], a[0], b, bias)
     assert np.isnan(got[:, n:]).all()
 

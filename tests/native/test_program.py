@@ -33,7 +33,12 @@ def _chain(pack, m=9, n=70, k=300):
     middle = m * k * 4
     steps = [
         _copy(m * k, (ARENA, 0, 0), (INPUT, 0, 0)),
-        (KINDS["gemm"], _ints(1, m, n, k, k, n, 0, 0, 0), _ints(ARENA, 0, middle, ARENA, 0, 0, CONSTANT, 0, 0, CONSTANT, 1, 0), None),
+        (
+            KINDS["gemm"],
+            _ints(1, m, n, k, k, n, *[0] * 7),
+            _ints(ARENA, 0, middle, ARENA, 0, 0, CONSTANT, 0, 0, CONSTANT, 1, 0, ABSENT, 0, 0),
+            None,
+        ),
         _copy(m * n, (OUTPUT, 0, 0), (ARENA, 0, middle)),
     ]
     arena_bytes = middle + m * n * 4
@@ -134,7 +139,7 @@ def test_run_profiled_gives_the_time_of_every_step(pack, threads):
 def test_flush_denormals_holds_during_the_run_only(pack, isa, threads):
     tiny = np.float32(2.0**-140)
     one = np.ones((1, 1), np.float32)
-    step = KINDS["gemm"], _ints(1, 4, 1, 1, 1, 1, 0, 0, 0), _ints(OUTPUT, 0, 0, INPUT, 0, 0, CONSTANT, 0, 0, ABSENT, 0, 0), None
+    step = KINDS["gemm"], _ints(1, 4, 1, 1, 1, 1, *[0] * 7), _ints(OUTPUT, 0, 0, INPUT, 0, 0, CONSTANT, 0, 0, *[ABSENT, 0, 0] * 2), None
     for flush, expected in ((False, tiny), (True, np.float32(0))):
         program = _native.Program([step], [pack(one, isa)], 1, 1, 0, isa=isa, flush_denormals=flush)
         y = np.ones((4, 1), np.float32)
@@ -166,7 +171,7 @@ BAD_STEPS = {
     ),
     "params of bytes": ((KINDS["copy"], bytes(40), GOOD[2], None), "must be a buffer of int64; got items of format 'B'"),
     "too few params": ((KINDS["copy"], _ints(4), GOOD[2], None), r"step 0 \(copy\): needs at least 2 parameters; got 1"),
-    "wrong number of params": ((KINDS["gemm"], _ints(1, 2), GOOD[2], None), r"step 0 \(gemm\): needs 9 parameters; got 2"),
+    "wrong number of params": ((KINDS["gemm"], _ints(1, 2), GOOD[2], None), r"step 0 \(gemm\): needs 13 parameters; got 2"),
     "wrong number of operands": ((KINDS["copy"], GOOD[1], _ints(2, 0, 0), None), r"step 0 \(copy\): needs 2 operands; got 1"),
     "half a triple": ((KINDS["copy"], GOOD[1], _ints(2, 0, 0, 1), None), "places must be triples"),
     "unknown space": (_copy(4, (4, 0, 0), (INPUT, 0, 0)), r"operand 0 lies outside .* got \(space 4, index 0, offset 0\)"),

@@ -34,8 +34,8 @@ def _winograd(run_step, monkeypatch, edge, x, w, bias, pads, *, isa, threads=1, 
         patch.setattr(_native, "packed_b_floats", lambda *args: floats(*args, isa=isa))
         weights = transformed_weights(w, edge)
     workspaces = np.full((workers, workspace_floats(edge, block, ic, oc)), np.nan, np.float32)
-    params = [batch, lines, columns, ic, oc, height, width, pads[0][0], pads[1][0], block, workers]
-    operands = [x, weights, bias, np.zeros(ic, np.float32), workspaces]
+    params = [batch, lines, columns, ic, oc, height, width, pads[0][0], pads[1][0], block, workers, 0, 0, 0, 0]
+    operands = [x, weights, bias, np.zeros(ic, np.float32), workspaces, None]
     return run_step(f"winograd{edge}", params, ((batch, lines, columns, oc), np.float32), operands, isa=isa, threads=threads)
 
 

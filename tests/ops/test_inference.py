@@ -17,7 +17,7 @@ is_nan is_inf not sign round clamp relu leaky_relu elu silu gelu softplus hard_s
 add sub mul pow max min and or xor div rem atan2 shift compare select reshape transpose broadcast slice reverse concat pad iota
 take take_along_axis gather_nd dynamic_slice scatter_along_axis scatter_nd dynamic_update_slice reduce argreduce sort topk cumulative
 matmul linear conv2d conv3d conv2d_transpose max_pool avg_pool resize batch_norm layer_norm rms_norm group_norm softmax log_softmax
-attention lstm gru nms call cond while scan fused
+attention lstm gru nms call cond while scan fused epilogue
 """.split()  # noqa: SIM905  (a name per line would be longer than the rest of the test)
 WRONG = {
     "int": (1.5, True, "1", None),
@@ -38,7 +38,7 @@ ATTRIBUTES = [(op, name, attr) for op in all_ops() for name, attr in op.attrs.it
 
 def test_all_ops_of_the_set_are_there():
     assert [op.name for op in all_ops()] == OP_NAMES
-    assert [op.name for op in all_ops() if op.internal] == ["fused"]
+    assert [op.name for op in all_ops() if op.internal] == ["fused", "epilogue"]
 
 
 @pytest.mark.parametrize("op", all_ops(), ids=lambda op: op.name)

@@ -260,8 +260,8 @@ def test_steps_show_labels_covers_and_kernels():
     b.output("y", b.add("tanh", [b.add("relu", [y])]))
     graph = b.build()
     fused, plain = Executor.create(graph), Executor.create(graph, fuse=False)
-    assert [step.label for step in fused.steps] == ["conv2d+add", "fused(relu,tanh)"]
-    assert [len(step.covers) for step in fused.steps] == [2, 2]
+    assert [step.label for step in fused.steps] == ["conv2d+add+relu", "tanh"]
+    assert [len(step.covers) for step in fused.steps] == [3, 1]
     assert all(step.native for step in fused.steps)
     assert [step.label for step in plain.steps] == ["conv2d", "add", "relu", "tanh"]
 

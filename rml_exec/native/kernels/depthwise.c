@@ -1,11 +1,12 @@
 // Depthwise 2-D convolution over channels-last tensors, f32:
 //   y[line, column, c] = bias[c] + sum over taps (i, j) of x[line * stride_y - pad_y + i * dilation_y, ...][c] w[i, j, c]
 // steps.def lists the parameters. Taps are summed in order by fused multiply-add from the bias; a tap on padding is a product with zero.
-// No operand may overlap y; only the elements named are touched.
+// The epilogue has no residual. No operand may overlap y; only the elements named are touched.
 //
 // 3x3 kernels without dilation and with a stride of 1 or 2 both ways work on tiles of 2 lines x a few columns: the nine weights of a vector
 // of channels stay in registers and an input is loaded once for up to six outputs. Every other kernel takes a few pixels of a line and two
 // vectors of channels at a time, tap by tap.
+#include "epilogue.h"
 #include "isa.h"
 #include "simd.h"
 
@@ -35,6 +36,7 @@ typedef struct tile {
   const float *weights, *bias;
   const float *inputs[MOST_INPUTS * (2 * MOST_COLUMNS + 1)];
   float *y;
+  epilogue finish;
 } tile;
 
 INL void tile_run(const tile *t, const int lines, const int columns, const int stride) {
@@ -67,8 +69,16 @@ INL void tile_run(const tile *t, const int lines, const int columns, const int s
     }
     UNROLL(2)
     for (int i = 0; i < lines; i++) {
-      UNROLL(7)
-      for (int j = 0; j < columns; j++) vf_store(t->y + i * t->line_floats + j * channels + c, sum[i][j]);
+      float *y = t->y + i * t->line_floats + c;
+      if (epilogue_is_short(&t->finish)) {
+        UNROLL(7)
+        for (int j = 0; j < columns; j++) vf_store(y + j * channels, epilogue_short(&t->finish, sum[i][j], 0));
+      } else {
+        float sums[MOST_COLUMNS * W];
+        UNROLL(7)
+        for (int j = 0; j < columns; j++) vf_store(sums + j * W, sum[i][j]);
+        RML_KERNEL(epilogue_finish)(&t->finish, y, 0, sums, columns, W, W, channels);
+      }
     }
   }
 }
@@ -103,7 +113,8 @@ static int64_t tile_columns(const geometry *g) { return g->stride_x == 2 && g->c
 static void run_tiles(const rml_args *args, const geometry *g) {
   const float *x = args->ptr[1], *zeros = args->ptr[4];
   const int64_t stride = g->stride_x, across = parts_of(g->columns, tile_columns(g)), down = parts_of(g->lines, TILE_LINES);
-  tile t = {.channels = g->channels, .line_floats = g->columns * g->channels, .weights = args->ptr[2], .bias = args->ptr[3]};
+  tile t = {.channels = g->channels, .line_floats = g->columns * g->channels, .weights = args->ptr[2], .bias = args->ptr[3],
+            .finish = epilogue_of(args->p + 14)};
   int64_t begin, end;
   rml_share(args->p[0] * down * across, args->thread, args->threads, &begin, &end);
   for (int64_t i = begin; i < end; i++) {
@@ -138,7 +149,8 @@ typedef struct run {
   const float *weights, *bias;
   const float *inputs[MOST_TAPS * MOST_PIXELS];   // [taps][pixels]
   float *y;
-  int add;   // not the first round
+  int add;           // not the first round
+  epilogue finish;   // of the last round
 } run;
 
 // Channels [c, c + (vectors - 1) * W + last).
@@ -169,7 +181,9 @@ INL void pixels_channels(const run *r, int64_t c, int last, const int pixels, co
     UNROLL(2)
     for (int v = 0; v < vectors; v++) {
       int lanes = v < vectors - 1 ? W : last;
-      vf_storen(y + v * W, r->add ? vf_loadn(y + v * W, lanes) + sum[i][v] : sum[i][v], lanes);
+      float sums[W];
+      vf_store(sums, r->add ? vf_loadn(y + v * W, lanes) + sum[i][v] : sum[i][v]);
+      RML_KERNEL(epilogue_finish)(&r->finish, y + v * W, 0, sums, 1, lanes, W, 0);
     }
   }
 }
@@ -205,6 +219,7 @@ static void run_pixels(const rml_args *args, const geometry *g) {
       r.weights = (const float *)args->ptr[2] + first * g->channels;
       r.bias = first ? 0 : args->ptr[3];
       r.add = first > 0;
+      r.finish = first + r.taps < taps ? (epilogue){0} : epilogue_of(args->p + 14);
       const float **input = r.inputs;
       for (int64_t tap = first; tap < first + r.taps; tap++)
         for (int64_t j = 0; j < pixels; j++)

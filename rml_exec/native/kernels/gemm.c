@@ -1,7 +1,8 @@
 // Matrix product with a packed right side: C[m, n] = A[m, k] B[k, n] + bias[n], f32, row-major, batched.
 //
-// gemm     A rows are lda apart and k contiguous floats each; C rows ldc apart; any alignment. C is written, never read. No operand may
-//          overlap C. Only the m x k, m x n and n elements named are touched. b_batch_stride 0: one B for the whole batch.
+// gemm     A rows are lda apart and k contiguous floats each; C rows ldc apart; any alignment. C is written, never read. No operand
+//          but the residual of epilogue.h may overlap C. Only the m x k, m x n and n elements named are touched. b_batch_stride 0: one B
+//          for the whole batch.
 // pack_b   B with any row and column stride into the format of gemm.h.
 //
 // Loops, outermost first: blocks of about 192 rows, panels of B, row tiles. A panel is read once from far away and then from L2 by every
@@ -19,11 +20,10 @@
 
 // One tile: rows and vectors are in the function's name.
 typedef struct tile {
-  int64_t k, lda, ldc;
+  int64_t k, lda;
   const float *a, *b, *bias;
   const float *ahead;  // of gemm_multiply
-  float *c;
-  int last;  // columns in the last vector
+  gemm_target to;
 } tile;
 
 INL void tile_run(const tile *t, const int mr, const int nv) {
@@ -31,7 +31,7 @@ INL void tile_run(const tile *t, const int mr, const int nv) {
   float total[GEMM_MR * GEMM_NR];
   const float *a[GEMM_MR], *b = t->b, *ahead = t->ahead;
   for (int i = 0; i < mr; i++) a[i] = t->a + i * t->lda;
-  gemm_seed(c, t->bias, t->last, mr, nv);
+  gemm_seed(c, t->bias, t->to.last, mr, nv);
   int64_t left = t->k;
   int blocks = 0;
   for (; left > GEMM_KB; left -= GEMM_KB) {
@@ -42,7 +42,7 @@ INL void tile_run(const tile *t, const int mr, const int nv) {
     ahead += GEMM_KB * LINE;
   }
   gemm_multiply(c, a, b, left, ahead, mr, nv);
-  gemm_store(c, blocks ? total : 0, t->c, t->ldc, t->last, mr, nv);
+  gemm_store(c, blocks ? total : 0, &t->to, mr, nv);
 }
 
 #define TILE(mr, nv) \
@@ -70,7 +70,9 @@ static void row_times_panels(const tile *t) {
     if (end == t->k) break;
     k0 = end;
   }
-  for (int j = 0; j < NV; j++) vf_store(t->c + j * W, total[j]);
+  float sums[NV * W];
+  for (int j = 0; j < NV; j++) vf_store(sums + j * W, total[j]);
+  RML_KERNEL(epilogue_finish)(t->to.finish, t->to.y, t->to.residual, sums, 1, NV * W, NV * W, 0);
 }
 
 // Cycles per k that the thread with most work needs: one FMA a cycle, and 16 bytes a cycle for the rows and columns it reads.
@@ -99,8 +101,8 @@ gemm_share RML_KERNEL(gemm_share_of)(int64_t tiles, int64_t panels, int64_t k, i
 
 // Tiles [begin, end) of one matrix against the share's panels; b and bias are those of the whole matrix.
 static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t end, const gemm_share *share) {
-  const float *a = t.a, *b = t.b, *bias = t.bias;
-  float *c = t.c;
+  const float *a = t.a, *b = t.b, *bias = t.bias, *residual = t.to.residual;
+  float *y = t.to.y;
   int64_t tiles = gemm_tiles(m);
   for (int64_t block = begin; block < end; block += GEMM_ROW_BLOCK_TILES) {
     int64_t block_end = end - block < GEMM_ROW_BLOCK_TILES ? end : block + GEMM_ROW_BLOCK_TILES;
@@ -108,10 +110,10 @@ static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t 
       gemm_columns columns = gemm_panel_columns(n, panel);
       t.b = b + panel * GEMM_NR * t.k;
       t.bias = bias ? bias + panel * GEMM_NR : 0;
-      t.last = columns.last;
+      t.to.last = columns.last;
       step = 1;
       if (m == 1 && share->panel_end - panel >= ROW_PANELS && n - panel * GEMM_NR >= ROW_PANELS * GEMM_NR) {
-        t.a = a, t.c = c + panel * GEMM_NR;
+        t.a = a, t.to.y = y + panel * GEMM_NR, t.to.residual = residual ? residual + panel * GEMM_NR : 0;
         row_times_panels(&t);
         step = ROW_PANELS;
         continue;
@@ -119,7 +121,9 @@ static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t 
       for (int64_t i = block; i < block_end; i++) {
         int64_t row = gemm_tile_row(m, tiles, i), rows = gemm_tile_row(m, tiles, i + 1) - row;
         t.ahead = gemm_ahead(t.b, t.k, i - begin);
-        t.a = a + row * t.lda, t.c = c + row * t.ldc + panel * GEMM_NR;
+        t.a = a + row * t.lda;
+        t.to.y = y + row * t.to.row_stride + panel * GEMM_NR;
+        t.to.residual = residual ? residual + row * t.to.row_stride + panel * GEMM_NR : 0;
         tile_functions[rows][columns.vectors](&t);
       }
     }
@@ -128,19 +132,24 @@ static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t 
 
 void RML_KERNEL(gemm_panel_range)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n, int64_t k,
                                   int64_t panel_begin, int64_t panel_end) {
-  tile t = {.k = k, .lda = lda, .ldc = ldc, .a = a, .b = b, .c = c};
+  static const epilogue none;
+  tile t = {.k = k, .lda = lda, .a = a, .b = b, .to = {.y = c, .finish = &none, .row_stride = ldc}};
   multiply_tiles(t, m, n, 0, gemm_tiles(m), &(gemm_share){.panel_begin = panel_begin, .panel_end = panel_end});
 }
 
 void RML_KERNEL(gemm)(const rml_args *args) {
   const int64_t *p = args->p;
   int64_t batch = p[0], m = p[1], n = p[2], k = p[3], tiles = gemm_tiles(m);
+  const epilogue finish = epilogue_of(p + 9);
+  const float *residual = args->ptr[4];
   gemm_share share = RML_KERNEL(gemm_share_of)(batch * tiles, gemm_panels(n), k, args->thread, args->threads);
   for (int64_t i = share.tile_begin; i < share.tile_end;) {
     int64_t item = i / tiles, begin = i % tiles, end = share.tile_end - item * tiles;
     if (end > tiles) end = tiles;
-    tile t = {.k = k, .lda = p[4], .ldc = p[5], .a = (const float *)args->ptr[1] + item * p[6],
-              .b = (const float *)args->ptr[2] + item * p[7], .bias = args->ptr[3], .c = (float *)args->ptr[0] + item * p[8]};
+    gemm_target to = {.y = (float *)args->ptr[0] + item * p[8], .residual = residual ? residual + item * p[8] : 0, .finish = &finish,
+                      .row_stride = p[5]};
+    tile t = {.k = k, .lda = p[4], .a = (const float *)args->ptr[1] + item * p[6], .b = (const float *)args->ptr[2] + item * p[7],
+              .bias = args->ptr[3], .to = to};
     multiply_tiles(t, m, n, begin, end, &share);
     i = item * tiles + end;
   }

@@ -8,6 +8,7 @@
 // about 2.5 times the rounding error.
 #ifndef RML_GEMM_H
 #define RML_GEMM_H
+#include "epilogue.h"
 #include "isa.h"
 #include "simd.h"
 
@@ -107,16 +108,65 @@ INL void gemm_flush(gemm_accumulators c, float *total, int first, const int mr, 
   }
 }
 
-INL void gemm_store(gemm_accumulators c, const float *total, float *y, int64_t row_stride, int last, const int mr, const int nv) {
+// Where a tile goes.
+typedef struct gemm_target {
+  float *y;
+  const float *residual;  // or null
+  const epilogue *finish;
+  int64_t row_stride;     // of both
+  int last;               // columns in the last vector
+} gemm_target;
+
+INL void gemm_add_residual(gemm_accumulators c, const gemm_target *to, const int mr, const int nv) {
   UNROLL(6)
-  for (int i = 0; i < mr; i++, y += row_stride) {
+  for (int i = 0; i < mr; i++) {
     UNROLL(4)
     for (int j = 0; j < nv; j++) {
-      vf sum = total ? vf_load(total + (i * nv + j) * W) + c[i][j] : c[i][j];
-      if (j < nv - 1 || last == W)
-        vf_store(y + j * W, sum);
+      const float *r = to->residual + i * to->row_stride + j * W;
+      c[i][j] += j < nv - 1 || to->last == W ? vf_load(r) : vf_loadn(r, to->last);
+    }
+  }
+}
+
+// Adds the sums of the blocks before, if there are any, finishes the tile and stores it. What calls a function comes last: accumulators
+// that lived across a call would not stay in registers.
+INL void gemm_store(gemm_accumulators c, const float *total, const gemm_target *to, const int mr, const int nv) {
+  const epilogue *finish = to->finish;
+  if (total) {
+    UNROLL(6)
+    for (int i = 0; i < mr; i++) {
+      UNROLL(4)
+      for (int j = 0; j < nv; j++) c[i][j] += vf_load(total + (i * nv + j) * W);
+    }
+  }
+  if (!epilogue_is_short(finish)) {
+    float sums[GEMM_MR * GEMM_NR];
+    UNROLL(6)
+    for (int i = 0; i < mr; i++) {
+      UNROLL(4)
+      for (int j = 0; j < nv; j++) vf_store(sums + (i * nv + j) * W, c[i][j]);
+    }
+    RML_KERNEL(epilogue_finish)(finish, to->y, to->residual, sums, mr, (nv - 1) * W + to->last, nv * W, to->row_stride);
+    return;
+  }
+  if (to->residual && !finish->residual_after) gemm_add_residual(c, to, mr, nv);
+  if (finish->activation == ACTIVATION_CLAMP) {
+    UNROLL(6)
+    for (int i = 0; i < mr; i++) {
+      UNROLL(4)
+      for (int j = 0; j < nv; j++) c[i][j] = epilogue_clamp(finish, c[i][j]);
+    }
+  }
+  if (to->residual && finish->residual_after) gemm_add_residual(c, to, mr, nv);
+  float *y = to->y;
+  UNROLL(6)
+  for (int i = 0; i < mr; i++, y += to->row_stride) {
+    UNROLL(4)
+    for (int j = 0; j < nv; j++) {
+      if (j < nv - 1 || to->last == W)
+        vf_store(y + j * W, c[i][j]);
       else
-        vf_storen(y + j * W, sum, last);
+        vf_storen(y + j * W, c[i][j], to->last);
     }
   }
 }

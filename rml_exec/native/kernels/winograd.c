@@ -9,7 +9,9 @@
 //   3. the sums of each tile become outputs
 // `block` tiles at a time, so that what lies between the three stays in the second-level cache. Threads share the tiles, or, where these
 // are few, the panels of output channels. The result of a tile depends on neither, nor on the block. An infinity or NaN among the
-// inputs of a tile may reach all of its outputs. No operand may overlap y.
+// inputs of a tile may reach all of its outputs. No operand
+// but the residual of epilogue.h may overlap y.
+#include "epilogue.h"
 #include "gemm.h"
 
 enum { MOST_POINTS = 36, FEW_TILES = 14, SERIAL_MACS = 32768 };
@@ -70,12 +72,21 @@ INL void tile_inputs(const float *const *pixels, int64_t ic, float *to, int64_t 
   }
 }
 
-// Output channels [begin, end) of the first `lines` x `columns` outputs of a tile.
-INL void tile_outputs(const float *sums, int64_t point_stride, const layer *l, const float *bias, float *y, int64_t begin, int64_t end,
-                      int64_t lines, int64_t columns, const int m) {
+typedef struct target {
+  const float *bias;
+  float *y;
+  const float *residual;   // or null
+  epilogue finish;
+  int64_t begin, end;      // channels
+} target;
+
+// The first `lines` x `columns` outputs of a tile, the first of which lies `at` floats behind the beginning of y.
+INL void tile_outputs(const float *sums, int64_t point_stride, const layer *l, const target *to, int64_t at, int64_t lines, int64_t columns,
+                      const int m) {
   const int n = m + 2;
-  for (int64_t c = begin; c < end; c += W) {
-    vf half[4][6], seed = bias ? vf_load(bias + c) : vf1(0);
+  if (columns > m) columns = m;
+  for (int64_t c = to->begin; c < to->end; c += W) {
+    vf half[4][6], seed = to->bias ? vf_load(to->bias + c) : vf1(0);
     UNROLL(6)
     for (int j = 0; j < n; j++) {
       vf s[6], r[4];
@@ -90,9 +101,19 @@ INL void tile_outputs(const float *sums, int64_t point_stride, const layer *l, c
       if (i >= lines) break;
       vf r[4];
       output_transform(half[i], r, m);
-      UNROLL(4)
-      for (int j = 0; j < m; j++)
-        if (j < columns) vf_store(y + (i * l->columns + j) * l->oc + c, r[j] + seed);
+      int64_t from = at + i * l->columns * l->oc + c;
+      const float *residual = to->residual ? to->residual + from : 0;
+      if (epilogue_is_short(&to->finish)) {
+        UNROLL(4)
+        for (int j = 0; j < m; j++)
+          if (j < columns)
+            vf_store(to->y + from + j * l->oc, epilogue_short(&to->finish, r[j] + seed, residual ? residual + j * l->oc : 0));
+      } else {
+        float line[4 * W];
+        UNROLL(4)
+        for (int j = 0; j < m; j++) vf_store(line + j * W, r[j] + seed);
+        RML_KERNEL(epilogue_finish)(&to->finish, to->y + from, residual, line, columns, W, W, l->oc);
+      }
     }
   }
 }
@@ -114,13 +135,13 @@ INL void block_inputs(const layer *l, const float *x, const float *zeros, int64_
   }
 }
 
-INL void block_outputs(const layer *l, const float *sums, int64_t point_stride, const float *bias, int64_t first, int64_t tiles, float *y,
-                       int64_t begin, int64_t end, const int m) {
+INL void block_outputs(const layer *l, const float *sums, int64_t point_stride, int64_t first, int64_t tiles, const target *to,
+                       const int m) {
   const int64_t across = (l->columns + m - 1) / m, down = (l->lines + m - 1) / m;
   for (int64_t t = 0; t < tiles; t++) {
     int64_t tile = first + t, item = tile / (down * across), line = tile / across % down * m, column = tile % across * m;
-    float *at = y + ((item * l->lines + line) * l->columns + column) * l->oc;
-    tile_outputs(sums + t * l->oc, point_stride, l, bias, at, begin, end, l->lines - line, l->columns - column, m);
+    int64_t at = ((item * l->lines + line) * l->columns + column) * l->oc;
+    tile_outputs(sums + t * l->oc, point_stride, l, to, at, l->lines - line, l->columns - column, m);
   }
 }
 
@@ -136,7 +157,8 @@ INL void winograd(const rml_args *args, const int m) {
   int64_t begin = 0, end = tiles, panel_begin = 0, panel_end = panels;
   if (by_panels) rml_share(panels, args->thread, workers, &panel_begin, &panel_end);
   else rml_share(tiles, args->thread, workers, &begin, &end);
-  const int64_t channel_begin = panel_begin * GEMM_NR, channel_end = panel_end * GEMM_NR < l.oc ? panel_end * GEMM_NR : l.oc;
+  const target to = {.bias = args->ptr[3], .y = args->ptr[0], .residual = args->ptr[6], .finish = epilogue_of(args->p + 11),
+                     .begin = panel_begin * GEMM_NR, .end = panel_end * GEMM_NR < l.oc ? panel_end * GEMM_NR : l.oc};
 
   // 16 floats between the points keep them from falling into the same lines of the first-level cache.
   const int64_t input_stride = l.block * l.ic + 16, sum_stride = l.block * l.oc + 16, weights_floats = gemm_packed_floats(l.ic, l.oc);
@@ -149,7 +171,7 @@ INL void winograd(const rml_args *args, const int m) {
     for (int point = 0; point < points; point++)
       RML_KERNEL(gemm_panel_range)(sums + point * sum_stride, l.oc, inputs + point * input_stride, l.ic, weights + point * weights_floats,
                                    count, l.oc, l.ic, panel_begin, panel_end);
-    block_outputs(&l, sums, sum_stride, args->ptr[3], first, count, args->ptr[0], channel_begin, channel_end, m);
+    block_outputs(&l, sums, sum_stride, first, count, &to, m);
   }
 }
 
