@@ -23,7 +23,7 @@ import numpy as np
 
 from rml_exec import _native
 from rml_exec.runtime import winograd
-from rml_exec.runtime.epilogue import NO_EPILOGUE
+from rml_exec.runtime.epilogue import NO_EPILOGUE, Epilogue
 
 __all__ = ["Row", "main", "measure"]
 
@@ -40,6 +40,14 @@ GEMM_SHAPES = (
     (3136, 64, 576),
     (1024, 1024, 1024),
 )
+EPILOGUE_SHAPES = ((128, 3072, 768), (3136, 256, 64))
+EPILOGUES = {
+    "": NO_EPILOGUE,
+    "+relu": Epilogue("clamp", 0.0, math.inf),
+    "+add+relu": Epilogue("clamp", 0.0, math.inf),
+    "+gelu": Epilogue("gelu"),
+    "+silu": Epilogue("silu"),
+}
 # (height = width, input channels, output channels) of 3x3 convolutions with stride 1 and padding 1.
 CONV_SHAPES = ((56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512))
 # (edge of the output tile, height = width, input channels, output channels) of the same by Winograd's method, in blocks as an executor has them.
@@ -138,11 +146,13 @@ def _same_offsets(size: int, channels: int) -> np.ndarray:
     return np.where(inside, (row * size + column) * channels, -1).astype(np.int32).reshape(size * size, 9)
 
 
-def gemm_case(m: int, n: int, k: int, isa: str) -> Case:
-    """Returns the product of [m, k] and packed [k, n] plus a bias."""
-    constants = [_packed(_random(k, n), isa), _random(n), None]
-    run = _caller("gemm", [1, m, n, k, k, n, 0, 0, 0, *NO_EPILOGUE.params], _random(m, k), _empty(m, n), constants, isa)
-    return Case("gemm_packed", f"{m}x{n}x{k}", isa, 2.0 * m * n * k, run)
+def gemm_case(m: int, n: int, k: int, epilogue: str, isa: str) -> Case:
+    """Returns the product of [m, k] and packed [k, n] plus a bias, finished as ``epilogue`` says: a key of EPILOGUES."""
+    residual = _random(m, n) if "add" in epilogue else None
+    constants = [_packed(_random(k, n), isa), _random(n), residual]
+    params = [1, m, n, k, k, n, 0, 0, 0, *EPILOGUES[epilogue].params]
+    run = _caller("gemm", params, _random(m, k), _empty(m, n), constants, isa)
+    return Case("gemm_packed" + epilogue, f"{m}x{n}x{k}", isa, 2.0 * m * n * k, run)
 
 
 def conv_case(size: int, ic: int, oc: int, isa: str) -> Case:
@@ -178,7 +188,8 @@ def depthwise_case(size: int, channels: int, stride: int, isa: str) -> Case:
 def _cases(isas: Sequence[str], pattern: re.Pattern[str], threads: int) -> list[Case]:
     cases = []
     for isa in isas:
-        cases += [gemm_case(*shape, isa) for shape in GEMM_SHAPES]
+        cases += [gemm_case(*shape, "", isa) for shape in GEMM_SHAPES]
+        cases += [gemm_case(*shape, epilogue, isa) for epilogue in EPILOGUES if epilogue for shape in EPILOGUE_SHAPES]
         cases += [conv_case(*shape, isa) for shape in CONV_SHAPES]
         cases += [winograd_case(*shape, isa, threads) for shape in WINOGRAD_SHAPES]
         cases += [depthwise_case(*shape, isa) for shape in DEPTHWISE_SHAPES]

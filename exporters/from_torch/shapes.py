@@ -11,7 +11,7 @@ from exporters.from_torch.context import ATEN, Context, RefusedError, Scalar
 from rml_exec.types import DType
 
 
-@ATEN.lowers("aten.alias", "aten.clone", "aten.contiguous", "aten.detach", "aten.lift_fresh_copy")
+@ATEN.lowers("aten.alias", "aten.clone", "aten.detach")
 def _identity(ctx: Context, x: str) -> str:
     return x
 
@@ -22,7 +22,7 @@ def _copy(ctx: Context, x: str, source: str) -> str:
     return value if ctx.type(value).shape == ctx.type(x).shape else str(ctx.add("broadcast", [value], shape=ctx.type(x).shape))
 
 
-@ATEN.lowers("aten.view.default", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze")
+@ATEN.lowers("aten.view.default", "aten._unsafe_view", "aten.unsqueeze", "aten.squeeze")
 def _reshape(ctx: Context, x: str, *_: object) -> str:
     shape = ctx.result().shape
     return x if ctx.type(x).shape == shape else str(ctx.add("reshape", [x], shape=shape))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
 from rml_exec import _native
+from rml_exec.runtime.places import INPUT, OUTPUT
 from rml_exec.runtime.shared import shared_data
 
 __all__ = ["tile_of", "tiles_at_once", "transformed_weights", "workspace_floats"]
-
-_POINTS = {2: (Fraction(0), Fraction(1), Fraction(-1)), 4: (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2))}
-"""Finite interpolation points by edge of the output tile: small ones with small reciprocals, for the least rounding error."""
 
 _LANES = 16
 """Channels must be multiples of the widest vector."""
@@ -60,17 +57,8 @@ def transformed_weights(weights: np.ndarray, edge: int) -> np.ndarray:
 
 def _transformed(weights: np.ndarray, edge: int) -> np.ndarray:
     oc, ic = weights.shape[:2]
-    g = _weight_transform(edge)
-    points = (np.kron(g, g) @ weights.reshape(oc * ic, 9).T.astype(np.float64)).astype(np.float32)
-    floats = _native.packed_b_floats(ic, oc)
-    panels = np.empty((len(points), floats), np.float32)
-    for panel, matrix in zip(panels, points, strict=True):
-        _native.pack_b(panel, matrix, ic, oc, 1, ic)
-    return panels.reshape(-1)
-
-
-def _weight_transform(edge: int) -> np.ndarray:
-    """Returns G [edge + 2, 3] of the Cook-Toom construction: a row (1, p, p^2) / product of (p - other points) per point, and infinity."""
-    points = _POINTS[edge]
-    rows = [[p**power / math.prod(p - other for other in points if other != p) for power in range(3)] for p in points]
-    return np.array([*rows, [0, 0, 1]], np.float64)
+    points = np.empty((edge + 2) ** 2 * _native.packed_b_floats(ic, oc), np.float32)
+    kind, places = _native.step_kinds()[f"winograd{edge}_weights"], [(OUTPUT, 0, 0), (INPUT, 0, 0)]
+    step = (kind, np.array([ic, oc], np.int64), np.array(places, np.int64), None)
+    _native.Program([step], [], 1, 1, 0).run(bytearray(), [np.ascontiguousarray(weights)], [points], 1)
+    return points

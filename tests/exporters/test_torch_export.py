@@ -13,6 +13,7 @@ from exporters.bundle import is_finished
 from exporters.errors import ExportError, MissingFrameworkError, UnsupportedOperatorsError
 from exporters.from_torch import export, to_graph
 from exporters.models.zoo import export_model, get_model
+from rml_exec.errors import KernelError
 from rml_exec.ir.golden import read_golden
 from rml_exec.loading import load_graph
 from rml_exec.runtime.reference import run_reference
@@ -299,6 +300,34 @@ def test_what_depends_on_literals_and_buffers_alone_is_computed_at_export() -> N
 def test_a_big_constant_of_one_value_is_stored_as_one_number() -> None:
     graph = to_graph(lambda x: torch.where(x > 0, x, torch.zeros(1000, 1000)), [torch.ones(1000, 1000)], name="zeros")
     assert max(constant.type.size for constant in graph.constants) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (lambda x, i: torch.nn.functional.embedding(i, x), [-1, 5]),
+        (lambda x, i: x.index_select(0, i), [-1, 5]),
+        (lambda x, i: x[:, 0].gather(0, i), [-1, 5]),
+        (lambda x, i: x[i], [-6, 5]),
+        (lambda x, i: x[i, i - 1], [-5, 5]),
+        (lambda x, i: x.index_put((i,), torch.tensor(1.0)), [-6, 5]),
+        (lambda x, i: x[:, 0].scatter(0, i, 1.0), [-1, 5]),
+    ],
+)
+def test_an_index_out_of_range_is_an_error_of_the_run_as_in_torch(function: Any, wrong: list[int]) -> None:
+    x = torch.randn(5, 5)
+    graph = to_graph(function, [x, torch.tensor([4, 1])], name="index")
+    for index in wrong:
+        indices = torch.tensor([0, index])
+        with pytest.raises((IndexError, RuntimeError)):
+            function(x, indices)
+        with pytest.raises(KernelError):
+            run_reference(graph, {value.name: a.numpy() for value, a in zip(graph.inputs, (x, indices), strict=True)}, precision="f32")
+
+
+def test_bfloat16_is_refused() -> None:
+    with pytest.raises(ExportError, match=r"input 'x': torch\.bfloat16 is not supported"):
+        to_graph(lambda x: x + 1, [torch.zeros(3, dtype=torch.bfloat16)], name="half")
 
 
 def test_without_torch_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -149,8 +149,13 @@ def test_numbers_that_torch_counts_are_counted_by_the_graph(tmp_path: Path) -> N
     def positions(x: Any) -> Any:
         count = x.shape[1]
         steps = torch.arange(count) + torch.arange(1, 2 * count + 1, 2)
-        later = torch.full((count, count), -1.0).triu(1)
-        return x[:, 1:] * 2, x + steps * 0.5 + torch.zeros(count) + later[0], x.mean(1) + x.shape[0], torch.cat([x, x.flip(1)], 1)
+        later = torch.full((count, count), -1.0).triu(1) * torch.empty(count).fill_(2.0)
+        return (
+            x[:, 1:] * 2,
+            torch.where(x > 0, x + steps * 0.5 + torch.zeros(count) + later[0], count),
+            x.mean(1) + x.shape[0],
+            torch.cat([x, x.flip(1)], 1),
+        )
 
     export(positions, [torch.randn(2, 5)], tmp_path / "positions", dims=[Dim("rows", 1, 8), Dim("count", 3, 64, 1)])
     assert_executor_agrees(tmp_path / "positions", 3)

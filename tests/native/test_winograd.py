@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rml_exec import _native
-from rml_exec.runtime.winograd import transformed_weights, workspace_floats
+from rml_exec.runtime.winograd import workspace_floats
 
 # Largest error over the output's rms, sums of up to 9 * 128 products.
 BOUNDS = {2: 5e-6, 4: 3e-5}
@@ -23,16 +23,12 @@ def _data(batch, size, ic, oc):
     return np.maximum(draw(batch, *size, ic), 0), draw(oc, ic, 3, 3), draw(oc)
 
 
-def _winograd(run_step, monkeypatch, edge, x, w, bias, pads, *, isa, threads=1, block=5, workers=3):
+def _winograd(run_step, edge, x, w, bias, pads, *, isa, threads=1, block=5, workers=3):
     batch, height, width, ic = x.shape
     oc = len(w)
     lines, columns = height + sum(pads[0]) - 2, width + sum(pads[1]) - 2
-    with monkeypatch.context() as patch:  # packs for the instruction set under test
-        pack, floats = _native.pack_b, _native.packed_b_floats
-        patch.setattr(_native, "current_isa", lambda: isa)
-        patch.setattr(_native, "pack_b", lambda *args: pack(*args, isa=isa))
-        patch.setattr(_native, "packed_b_floats", lambda *args: floats(*args, isa=isa))
-        weights = transformed_weights(w, edge)
+    floats = (edge + 2) ** 2 * _native.packed_b_floats(ic, oc, isa=isa)
+    weights = run_step(f"winograd{edge}_weights", [ic, oc], ((floats,), np.float32), [w], isa=isa, threads=threads)
     workspaces = np.full((workers, workspace_floats(edge, block, ic, oc)), np.nan, np.float32)
     params = [batch, lines, columns, ic, oc, height, width, pads[0][0], pads[1][0], block, workers, 0, 0, 0, 0]
     operands = [x, weights, bias, np.zeros(ic, np.float32), workspaces, None]
@@ -54,38 +50,38 @@ CASES = {
 
 @pytest.mark.parametrize("edge", [2, 4])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_winograd_is_close_to_the_convolution_in_float64(run_step, monkeypatch, isa, edge, case):
+def test_winograd_is_close_to_the_convolution_in_float64(run_step, isa, edge, case):
     *shape, pads = case
     x, w, bias = _data(*shape)
     expected = _reference(x, w, bias, pads)
-    got = _winograd(run_step, monkeypatch, edge, x, w, bias, pads, isa=isa)
+    got = _winograd(run_step, edge, x, w, bias, pads, isa=isa)
     assert np.max(np.abs(got - expected)) <= BOUNDS[edge] * np.sqrt(np.mean(expected**2))
 
 
 @pytest.mark.parametrize("edge", [2, 4])
-def test_winograd_without_bias(run_step, monkeypatch, isa, edge):
+def test_winograd_without_bias(run_step, isa, edge):
     x, w, _ = _data(1, (6, 6), 32, 32)
     expected = _reference(x, w, 0, SAME)
-    got = _winograd(run_step, monkeypatch, edge, x, w, None, SAME, isa=isa)
+    got = _winograd(run_step, edge, x, w, None, SAME, isa=isa)
     assert np.max(np.abs(got - expected)) <= BOUNDS[edge] * np.sqrt(np.mean(expected**2))
 
 
 @pytest.mark.parametrize("edge", [2, 4])
 @pytest.mark.parametrize("size", [(7, 9), (25, 31)])  # few tiles, so that threads share panels, and many
-def test_winograd_has_the_same_bits_for_any_threads_and_blocks(run_step, monkeypatch, isa, edge, size):
+def test_winograd_has_the_same_bits_for_any_threads_and_blocks(run_step, isa, edge, size):
     x, w, bias = _data(1, size, 32, 272)
-    first = _winograd(run_step, monkeypatch, edge, x, w, bias, SAME, isa=isa)
+    first = _winograd(run_step, edge, x, w, bias, SAME, isa=isa)
     for threads, block, workers in [(2, 5, 3), (3, 16, 3), (4, 1, 2), (2, 64, 1)]:
-        other = _winograd(run_step, monkeypatch, edge, x, w, bias, SAME, isa=isa, threads=threads, block=block, workers=workers)
+        other = _winograd(run_step, edge, x, w, bias, SAME, isa=isa, threads=threads, block=block, workers=workers)
         np.testing.assert_array_equal(other.view(np.uint32), first.view(np.uint32))
 
 
 @pytest.mark.parametrize("edge", [2, 4])
-def test_winograd_keeps_a_nan_within_the_tiles_that_read_it(run_step, monkeypatch, isa, edge):
+def test_winograd_keeps_a_nan_within_the_tiles_that_read_it(run_step, isa, edge):
     x, w, bias = _data(1, (16, 16), 32, 32)
-    clean = _winograd(run_step, monkeypatch, edge, x, w, bias, SAME, isa=isa)
+    clean = _winograd(run_step, edge, x, w, bias, SAME, isa=isa)
     x[0, 5, 6, 3] = np.nan
-    got = _winograd(run_step, monkeypatch, edge, x, w, bias, SAME, isa=isa)
+    got = _winograd(run_step, edge, x, w, bias, SAME, isa=isa)
     assert np.isnan(got[0, 4:7, 5:8]).all()  # the outputs whose windows hold it
     reached = {axis: {tile for tile in range(16 // edge) if tile * edge - 1 <= at <= tile * edge + edge} for axis, at in ((0, 5), (1, 6))}
     for line in range(16):

@@ -24,6 +24,7 @@ INL void tile_run(const tile *t, const int mr, const int nv) {
   const float *b = t->b, *ahead = t->ahead;
   int64_t room = GEMM_KB;
   int blocks = 0;
+  gemm_fetch_target(&t->to, mr, nv);
   gemm_seed(c, t->bias, t->to.last, mr, nv);
   for (int64_t tap = 0; tap < t->taps; tap++) {
     const float *a[GEMM_MR];

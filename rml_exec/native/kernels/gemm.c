@@ -31,6 +31,7 @@ INL void tile_run(const tile *t, const int mr, const int nv) {
   float total[GEMM_MR * GEMM_NR];
   const float *a[GEMM_MR], *b = t->b, *ahead = t->ahead;
   for (int i = 0; i < mr; i++) a[i] = t->a + i * t->lda;
+  gemm_fetch_target(&t->to, mr, nv);
   gemm_seed(c, t->bias, t->to.last, mr, nv);
   int64_t left = t->k;
   int blocks = 0;

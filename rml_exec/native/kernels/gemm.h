@@ -117,6 +117,18 @@ typedef struct gemm_target {
   int last;               // columns in the last vector
 } gemm_target;
 
+// Fetches what the end of the tile reads and writes while its sums are computed.
+INL void gemm_fetch_target(const gemm_target *to, const int mr, const int nv) {
+  UNROLL(6)
+  for (int i = 0; i < mr; i++) {
+    UNROLL(4)
+    for (int j = 0; j < nv * W; j += LINE) {
+      __builtin_prefetch(to->y + i * to->row_stride + j, 1, 3);
+      if (to->residual) __builtin_prefetch(to->residual + i * to->row_stride + j, 0, 3);
+    }
+  }
+}
+
 INL void gemm_add_residual(gemm_accumulators c, const gemm_target *to, const int mr, const int nv) {
   UNROLL(6)
   for (int i = 0; i < mr; i++) {

@@ -177,3 +177,52 @@ INL void winograd(const rml_args *args, const int m) {
 
 void RML_KERNEL(winograd4)(const rml_args *args) { winograd(args, 4); }
 void RML_KERNEL(winograd2)(const rml_args *args) { winograd(args, 2); }
+
+// ---- weights: G w G' in double precision, rounded once, straight into packed panels
+typedef double transform_matrix[6][3];
+
+// Rows of the Cook-Toom construction: (1, p, p^2) over the product of p - other points for each point, then infinity.
+static const transform_matrix weight_transforms[2] = {
+    {{-1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}},
+    {{1, 0, 0},
+     {1.0 / 3, 1.0 / 3, 1.0 / 3},
+     {-1.0 / 3, 1.0 / 3, -1.0 / 3},
+     {-16.0 / 15, -8.0 / 15, -4.0 / 15},
+     {1.0 / 15, -2.0 / 15, 4.0 / 15},
+     {0, 0, 1}},
+};
+enum { OUTPUTS = 16 };   // channels that are transformed together
+
+INL void transform_weights(const rml_args *args, const int m) {
+  const int n = m + 2;
+  const double(*g)[3] = weight_transforms[m == 4];
+  const int64_t ic = args->p[0], oc = args->p[1], point_floats = gemm_packed_floats(ic, oc);
+  int64_t begin, end;
+  rml_share(oc / OUTPUTS, args->thread, args->threads, &begin, &end);
+  for (int64_t o = begin * OUTPUTS; o < end * OUTPUTS; o += OUTPUTS)
+    for (int64_t i = 0; i < ic; i++) {
+      double w[9][OUTPUTS], half[6][3][OUTPUTS];
+      for (int lane = 0; lane < OUTPUTS; lane++)
+        for (int tap = 0; tap < 9; tap++) w[tap][lane] = ((const float *)args->ptr[1])[((o + lane) * ic + i) * 9 + tap];
+      for (int a = 0; a < n; a++)
+        for (int column = 0; column < 3; column++)
+          for (int lane = 0; lane < OUTPUTS; lane++)
+            half[a][column][lane] = g[a][0] * w[column][lane] + g[a][1] * w[3 + column][lane] + g[a][2] * w[6 + column][lane];
+      for (int a = 0; a < n; a++)
+        for (int b = 0; b < n; b++) {
+          float u[OUTPUTS];
+          for (int lane = 0; lane < OUTPUTS; lane++)
+            u[lane] = (float)(g[b][0] * half[a][0][lane] + g[b][1] * half[a][1][lane] + g[b][2] * half[a][2][lane]);
+          for (int64_t lane = 0; lane < OUTPUTS;) {
+            int64_t panel = (o + lane) / GEMM_NR, column = (o + lane) % GEMM_NR, left = oc - panel * GEMM_NR;
+            int64_t width = left < GEMM_NR ? left : GEMM_NR, count = width - column < OUTPUTS - lane ? width - column : OUTPUTS - lane;
+            float *to = (float *)args->ptr[0] + (a * n + b) * point_floats + panel * GEMM_NR * ic + i * width + column;
+            memcpy(to, u + lane, (size_t)count * sizeof *u);
+            lane += count;
+          }
+        }
+    }
+}
+
+void RML_KERNEL(winograd4_weights)(const rml_args *args) { transform_weights(args, 4); }
+void RML_KERNEL(winograd2_weights)(const rml_args *args) { transform_weights(args, 2); }
