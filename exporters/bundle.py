@@ -15,7 +15,7 @@ from exporters.golden_sets import GoldenSet, Intermediates, Tolerances, derive_t
 from exporters.progress import report
 from rml_exec.errors import GraphFormatError, RmlError
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
-from rml_exec.ir.graph import Graph
+from rml_exec.ir.graph import Body, Function, Graph
 from rml_exec.loading import check_graph, load_graph, save_graph
 from rml_exec.ops import get_op
 from rml_exec.runtime.binding import DimSolver
@@ -53,13 +53,22 @@ class ExportSummary:
 
 
 def count_flops(graph: Graph) -> int:
-    """Returns the floating-point operations of one run, by the ops' own counts; what functions do is not counted."""
-    types = graph.types()
+    """Returns the floating-point operations of one run, by the ops' own counts.
+
+    What a node's functions do is counted once, times the length for a ``scan``: how often a ``while`` runs is not known.
+    """
+    return _flops(graph, graph.functions)
+
+
+def _flops(body: Body, functions: Mapping[str, Function]) -> int:
+    types = body.types()
     total = 0
-    for node in graph.nodes:
-        if flops := get_op(node.op).flops:
+    for node in body.nodes:
+        op = get_op(node.op)
+        if op.flops:
             operands = [None if name is None else types[name] for name in node.inputs]
-            total += flops(operands, tuple(value.type for value in node.outputs), node.attrs)
+            total += op.flops(operands, tuple(value.type for value in node.outputs), node.attrs)
+        total += node.attrs.get("length", 1) * sum(_flops(functions[name], functions) for name in op.calls(node.attrs))
     return total
 
 
@@ -130,14 +139,15 @@ def write_export(
     except RmlError:
         _remove(prefix)
         raise
-    weights = {constant.key: constant.type for constant in graph.constants if constant.key is not None}
+    bodies = (graph, *graph.functions.values())
+    weights = {constant.key: constant.type for body in bodies for constant in body.constants if constant.key is not None}
     return ExportSummary(
         graph.name,
-        len(graph.nodes),
+        sum(len(body.nodes) for body in bodies),
         sum(weight.size for weight in weights.values()),
         sum(weight.nbytes for weight in weights.values()),
         max((tolerance.relative_rms_error for figures in tolerances for tolerance in figures.values()), default=0.0),
-        len({node.op for node in graph.nodes}),
+        len({node.op for body in bodies for node in body.nodes}),
         count_flops(graph),
     )
 

@@ -80,20 +80,25 @@ def _run_body(
     reads_left = Counter(name for node in body.nodes for name in node.reads())
     reads_left.update(results)
     known = {name: array for name, array in given.items() if reads_left[name]}
-    for constant in body.constants:
-        if reads_left[constant.name]:
-            known[constant.name] = _widen(constant.data, constant.type.dtype) if wide else constant.data
+    constants = {constant.name: constant for constant in body.constants}
+
+    def read(name: str) -> np.ndarray:
+        if name not in known:  # a constant is widened when it is first read: all at once they would take twice their size
+            constant = constants[name]
+            known[name] = _widen(constant.data, constant.type.dtype) if wide else constant.data
+        return known[name]
+
     for node in body.nodes:
         op, where = get_op(node.op), f"{node.op} '{node.name}'"
         attrs = _wide_attrs(node) if wide else node.attrs
         called = {name: ReferenceFunction(functions[name], functions, wide=wide, where=where) for name in op.calls(attrs)}
-        outputs = op.run_reference([None if name is None else known[name] for name in node.inputs], attrs, where, called)
+        outputs = op.run_reference([None if name is None else read(name) for name in node.inputs], attrs, where, called)
         known.update((value.name, array) for value, array in zip(node.outputs, outputs, strict=True) if reads_left[value.name])
         for name in node.reads():
             reads_left[name] -= 1
             if not reads_left[name]:
                 del known[name]
-    return tuple(known[name] for name in results)
+    return tuple(read(name) for name in results)
 
 
 def _check_inputs(graph: Graph, inputs: Mapping[str, np.ndarray]) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from exporters import bundle
-from exporters.bundle import derive_tolerances, is_finished, write_export
+from exporters.bundle import count_flops, derive_tolerances, is_finished, write_export
 from exporters.errors import ExportError
 from rml_exec.ir.golden import graph_hashes, read_golden
 from rml_exec.ir.graph import Graph
-from rml_exec.loading import load_graph
+from rml_exec.loading import GraphBuilder, load_graph
 from rml_exec.runtime.reference import run_reference
 
 SUFFIXES = (".json", ".safetensors", ".golden.safetensors")
@@ -216,3 +216,15 @@ def test_equal_results_have_no_error(got: np.ndarray) -> None:
 def test_activations_that_vanish_in_float32_are_no_difference() -> None:
     tolerances = derive_tolerances("y", np.float32([0, 1e-42]), np.array([1e-50, 0]))
     assert tolerances.rms_error == 0.0
+
+
+def test_work_inside_functions_is_counted() -> None:
+    b = GraphBuilder("loop")
+    f = b.function("step")
+    h, x = f.input("h", "f32", (1, 4)), f.input("x", "f32", (1, 4))
+    w = f.constant(np.eye(4, dtype=np.float32), name="w", key="w")
+    f.output("h", f.add("add", [f.add("linear", [h, w, None], weight_layout="oi"), x]))
+    step = f.build()
+    xs, start = b.input("xs", "f32", (5, 1, 4)), b.input("start", "f32", (1, 4))
+    b.output("y", b.add("scan", [start, xs], body=step, length=5, reverse=False, num_consts=0, num_carry=1))
+    assert count_flops(b.build()) == 5 * (2 * 4 * 4 + 4)
