@@ -28,7 +28,6 @@ class _MissingLibraryError(RmlError):
     exit_code = UNAVAILABLE
 
 
-
 def _seconds(text: str) -> float:
     try:
         value = float(text)

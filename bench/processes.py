@@ -64,7 +64,15 @@ class WorkerProcess:
         command_read, command_write = os.pipe()
         answer_read, answer_write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bench.worker", json.dumps({**cell, "supervisor": os.getpid()}), str(command_read), str(answer_write)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "bench.worker",
+                json.dumps({**cell, "supervisor": os.getpid()}),
+                str(command_read),
+                str(answer_write),
+            ],
             pass_fds=(command_read, answer_write),
             stdin=subprocess.DEVNULL,
             stdout=self._output,

@@ -14,7 +14,7 @@ BAD_USAGE, UNAVAILABLE, INTERRUPTED = 2, 5, 130
 
 
 def run_command(name: str, run: Callable[[], int]) -> int:
-    """Returns the exit code of a command, which says one sentence on standard error, never a traceback, when something is wrong with its surroundings.
+    """Returns the exit code of a command, which says one sentence on standard error, never a traceback, when something around it is wrong.
 
     0 ok, 1 wrong result, 2 bad usage or input, 5 unavailable, 130 interrupted. A reader of standard output that goes away early, as ``head``
     does, is no error.

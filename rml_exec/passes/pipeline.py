@@ -11,12 +11,14 @@ from rml_exec.passes.bind_constants import BIND_CONSTANTS
 from rml_exec.passes.choose_layout import CHOOSE_LAYOUT
 from rml_exec.passes.fold_affine import FOLD_AFFINE
 from rml_exec.passes.fold_conv_bias import FOLD_CONV_BIAS
+from rml_exec.passes.fold_pad import FOLD_PAD
 from rml_exec.passes.fuse_elementwise import FUSE_ELEMENTWISE
 from rml_exec.passes.fuse_epilogue import FUSE_EPILOGUE
 
 __all__ = ["PIPELINE", "lower_graph"]
 
 PIPELINE: tuple[Pass, ...] = (
+    FOLD_PAD,  # first: it changes what the others see of no op
     FOLD_CONV_BIAS,  # before groups form: an add that becomes a bias costs nothing at all
     FOLD_AFFINE,  # after bias folding, whose adds it would take along; before layout, which moves channels
     CHOOSE_LAYOUT,  # before groups form: they should see the final shapes, and transposes between their members gone

@@ -42,10 +42,17 @@ def lower_pad(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     """The value everywhere, then x into its place; other modes, and pads that crop, are left to NumPy."""
     x, result, attrs = node.inputs[0], node.outputs[0], node.attrs
     assert x is not None
-    if attrs["mode"] != "constant" or result.type.dtype is DType.BF16 or min((*attrs["low"], *attrs["high"]), default=0) < 0 or result.type.size == 0:
+    if (
+        attrs["mode"] != "constant"
+        or result.type.dtype is DType.BF16
+        or min((*attrs["low"], *attrs["high"]), default=0) < 0
+        or result.type.size == 0
+    ):
         return None
     strides = contiguous_strides(result.type.shape)
-    value = shared_data(None, ("pad", str(result.type.dtype), repr(attrs["value"])), lambda: np.asarray(attrs["value"], result.type.dtype.numpy))
+    value = shared_data(
+        None, ("pad", str(result.type.dtype), repr(attrs["value"])), lambda: np.asarray(attrs["value"], result.type.dtype.numpy)
+    )
     steps = [copy_step(result.name, value, result.type, (0,) * result.type.rank)]
     if ctx.type(x).size:
         start = sum(low * stride for low, stride in zip(attrs["low"], strides, strict=True)) * result.type.dtype.itemsize

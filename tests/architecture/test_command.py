@@ -59,6 +59,10 @@ sys.exit(run_command("name", run))
 )
 def test_each_end_has_its_code_and_at_most_one_sentence(body, code, stderr):
     done = subprocess.run(
-        [sys.executable, "-c", _MAIN.format(body)], capture_output=True, text=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+        [sys.executable, "-c", _MAIN.format(body)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, done.stderr) == (code, stderr)

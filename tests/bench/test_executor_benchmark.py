@@ -80,11 +80,10 @@ def test_results_go_to_a_file_too(folder, capsys, tmp_path):
     assert run(capsys, "--benchmark_format=csv").splitlines()[0].startswith("name,iterations,real_time")
 
 
-@pytest.mark.parametrize("arguments", [["--benchmark_min_time=fast"], ["--benchmark_min_time=0x"], ["--benchmark_repetitions=0"], ["--benchmark_filter=("],
-                                       ["--benchmark_context=x"], ["--nonsense"]])  # fmt: skip
-def test_bad_usage_is_exit_code_2(folder, arguments):
+@pytest.mark.parametrize("option", ["min_time=fast", "min_time=0x", "repetitions=0", "filter=(", "context=x", "nonsense"])
+def test_bad_usage_is_exit_code_2(folder, option):
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        main([f"--benchmark_{option}"])
     assert caught.value.code == 2
 
 

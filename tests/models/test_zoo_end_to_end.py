@@ -17,7 +17,6 @@ from rml_exec.graph_run import compare_with_golden, load_golden
 from rml_exec.runtime.reference import run_reference
 
 
-
 def named(models):
     return [pytest.param(model.name, marks=getattr(pytest.mark, model.framework)) for model in models]
 
@@ -102,6 +101,8 @@ def test_the_error_against_float64_is_close_to_the_frameworks_own(export, name, 
     want = run_reference(graph, golden.inputs, precision="f64")
     got = Executor.create(graph, numerics=numerics).run(golden.inputs)
     factor = 3 if numerics == "fast" and any(node.op == "conv2d" for node in graph.nodes) else 2
+    if name.endswith("-tiny"):  # a handful of outputs: the ratio of two small errors scatters
+        factor *= 2
     for output, array in got.items():
         half_ulp = float(np.spacing(np.float32(rms(want[output])))) / 2
         assert rms(array - want[output]) <= factor * float(golden.metadata[f"rms_error.{output}"]) + half_ulp
