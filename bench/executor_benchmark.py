@@ -28,6 +28,7 @@ import numpy as np
 from rml_exec import Executor, InputError, RmlError, __version__, isa_info, load_graph
 from rml_exec.command import run_command
 from rml_exec.ir.weights import write_file
+from rml_exec.runtime.threads import thread_count
 
 __all__ = ["Benchmark", "main", "register", "run_benchmarks"]
 
@@ -57,13 +58,13 @@ class Benchmark:
         return (time.perf_counter_ns() - wall) / iterations, (time.process_time_ns() - cpu) / iterations
 
 
-def register(folder: Path) -> list[Benchmark]:
-    """Returns one benchmark per ``.json`` of a folder, in order of name."""
+def register(folder: Path, *, threads: int | None = None, fuse: bool = True) -> list[Benchmark]:
+    """Returns one benchmark per ``.json`` of a folder, in order of name; ``threads`` and ``fuse`` as for ``Executor.create``."""
     found = []
     for path in sorted(folder.glob("*.json")):
         name = f"executor/{path.stem}"
         try:
-            executor = Executor.create(load_graph(path))
+            executor = Executor.create(load_graph(path), threads=threads, fuse=fuse)
         except RmlError as error:
             found.append(Benchmark(name, skipped=str(error)))
             continue
@@ -125,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--benchmark_context", type=_pair, action="append", default=[], metavar="KEY=VALUE", help="added to the context block"
     )
+    parser.add_argument("--threads", type=_count, metavar="N", help="threads of the executor (default RML_NUM_THREADS, else all)")
+    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="turn every fusion of the executor off")
     return parser
 
 
@@ -277,14 +280,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, pattern: re.Pattern[str]) -> int:
     negated = options.benchmark_filter.startswith("-")
     folder = Path(os.environ.get(GRAPH_DIR) or _TEST_MODELS)
-    benchmarks = [one for one in register(folder) if bool(pattern.search(one.name)) != negated]
+    benchmarks = [one for one in register(folder, threads=options.threads, fuse=options.fuse) if bool(pattern.search(one.name)) != negated]
     if not benchmarks:
         raise InputError.of(f"folder {folder}", "holds no graph that matches", hint=f"set {GRAPH_DIR} to a folder of exported models")
     if options.benchmark_list_tests:
         print("\n".join(benchmark.name for benchmark in benchmarks))
         return 0
     rows = run_benchmarks(benchmarks, options)
-    context = _context(options.benchmark_context)
+    context = _context([("rml_threads", str(thread_count(options.threads))), ("rml_fuse", str(options.fuse).lower()), *options.benchmark_context])
     kept = _aggregates_only(rows) if options.benchmark_report_aggregates_only else rows
     if options.benchmark_out:
         with write_file(options.benchmark_out) as file:

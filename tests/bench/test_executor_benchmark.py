@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bench.executor_benchmark import main
+from bench.executor_benchmark import main, register
 from rml_exec import save_graph
 from tests.helpers.graphs import cnn_graph, mlp_graph
 
@@ -95,4 +95,11 @@ def test_a_folder_without_graphs_is_said(tmp_path, monkeypatch, capsys):
 
 def test_without_the_variable_the_test_models_run(monkeypatch, capsys):
     monkeypatch.delenv("RML_GRAPH_DIR", raising=False)
-    assert run(capsys, "--benchmark_list_tests").split() == ["executor/tiny_cnn", "executor/tiny_mlp"]
+    assert run(capsys, "--benchmark_list_tests").split() == ["executor/tiny_chain", "executor/tiny_cnn", "executor/tiny_mlp"]
+
+
+def test_threads_and_fusion_are_those_asked_for(folder, capsys):
+    context = json.loads(run(capsys, "--benchmark_format=json", "--threads=1", "--no-fuse"))["context"]
+    assert (context["rml_threads"], context["rml_fuse"]) == ("1", "false")
+    (fused, plain) = (register(folder, threads=1, fuse=fuse) for fuse in (True, False))
+    assert len(plain[1].executor.steps) > len(fused[1].executor.steps)

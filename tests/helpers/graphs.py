@@ -59,6 +59,16 @@ def cnn_graph(batch: int = 1, size: int = 8, layout: str = "NCHW") -> Graph:
     return b.build()
 
 
+def chain_graph(nodes: int = 100) -> Graph:
+    """Many tiny nodes, y = y * x + x over and over: what a run costs beside its kernels."""
+    b = GraphBuilder("chain", producer={"framework": "numpy", "framework_version": "2", "exporter_version": "0.1.0", "options": {}})
+    x = y = b.input("x", "f32", (16,))
+    for index in range(nodes):
+        y = b.add("add" if index % 2 else "mul", [y, x])
+    b.output("y", y)
+    return b.build()
+
+
 def elementwise_graph() -> Graph:
     """A chain and a diamond with broadcasting, an inline constant, and three results: two of one value, one that is the input itself."""
     b = GraphBuilder("elementwise")

@@ -15,7 +15,7 @@ from rml_exec.ir.format import model_paths
 from rml_exec.ir.golden import Golden, graph_hashes, write_golden
 from rml_exec.ir.graph import Graph
 from rml_exec.loading import save_graph
-from tests.helpers.graphs import cnn_graph, mlp_graph, pattern
+from tests.helpers.graphs import chain_graph, cnn_graph, mlp_graph, pattern
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -38,6 +38,14 @@ def run_cnn(graph: Graph, x: np.ndarray) -> np.ndarray:
     return _conv3x3(y, weights["conv1.weight"]).mean((2, 3)) @ weights["head"].T
 
 
+def run_chain(graph: Graph, x: np.ndarray) -> np.ndarray:
+    """Returns the output of :func:`chain_graph` in the precision of ``x``."""
+    y = x
+    for node in graph.nodes:
+        y = y + x if node.op == "add" else y * x
+    return y
+
+
 def _conv3x3(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
@@ -47,6 +55,7 @@ def _conv3x3(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 TINY_MODELS: dict[str, tuple[Callable[[], Graph], Callable[[Graph, np.ndarray], np.ndarray]]] = {
     "tiny_mlp": (mlp_graph, run_mlp),
     "tiny_cnn": (cnn_graph, run_cnn),
+    "tiny_chain": (chain_graph, run_chain),
 }
 
 

@@ -1,4 +1,6 @@
+import sys
 import threading
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -283,3 +285,58 @@ def test_the_committed_models_agree_with_their_goldens():
         golden = load_golden(model)
         found = compare_with_golden(Executor.create(load_graph(model)).run(golden.inputs), golden)
         assert found.passed, found.reason
+
+
+def test_a_steady_run_into_given_arrays_allocates_nothing():
+    graph = cnn_graph()
+    executor, inputs = Executor.create(graph, threads=1), random_inputs(graph)
+    assert all(step.native for step in executor.steps)
+    out = executor.run(inputs)
+
+    def run():
+        for _ in range(50):
+            executor.run(inputs, out=out)
+
+    run()
+    misses, held = executor.pool.misses, executor.pool.bytes_held
+    tracemalloc.start()
+    try:
+        run()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        run()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (executor.pool.misses, executor.pool.bytes_held) == (misses, held)
+    assert after - before < 512  # nothing stays (but the numbers measured here)
+    assert peak - before < 4096  # and what comes and goes are the call's own little objects, not arrays
+
+
+def test_other_threads_run_python_while_a_run_computes():
+    b = GraphBuilder("long")
+    x = b.input("x", "f32", (512, 512))
+    w = b.constant(np.full((512, 512), 1e-3, np.float32), name="w")
+    y = x
+    for _ in range(200):
+        y = b.add("linear", [y, w, None], weight_layout="oi")
+    b.output("y", y)
+    executor = Executor.create(b.build(), threads=1)
+    started, finished = threading.Event(), []
+
+    def work():
+        started.set()
+        executor.run([np.ones((512, 512), np.float32)])
+        finished.append(True)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # nobody is asked to hand over the GIL: this thread gets it only if the run lets go of it
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        started.wait()
+        came_first = not finished
+        thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert came_first
