@@ -68,12 +68,21 @@ def build_table(records: Sequence[CellRecord]) -> Table:
     means = _geometric_means(latest.values())
     for threads in dict.fromkeys(threads for threads, _ in means):
         rows.append(Row(None, threads, tuple(Cell(ratio=means.get((threads, arm))) for arm in arms)))
-    notes = tuple(
-        f"{record.model} on {record.framework}, {_counted(record.threads, 'thread')}: {record.status}: {record.reason}"
-        for record in latest.values()
-        if record.status != "ok" or record.reason
-    )
-    return Table(arms, tuple(rows), notes, _environment(list(latest.values())))
+    return Table(arms, tuple(rows), _notes(latest.values()), _environment(list(latest.values())))
+
+
+def _notes(records: Iterable[CellRecord]) -> tuple[str, ...]:
+    """Returns one sentence per model and reason, with the arms and thread counts that it holds for."""
+    found: dict[tuple[str, str, str], list[CellRecord]] = {}
+    for record in records:
+        if record.status != "ok" or record.reason:
+            found.setdefault((record.model, record.status, record.reason), []).append(record)
+    notes = []
+    for (model, status, reason), cells in found.items():
+        arms = " and ".join(dict.fromkeys(cell.framework for cell in cells))
+        threads = " and ".join(str(count) for count in dict.fromkeys(cell.threads for cell in cells))
+        notes.append(f"{model} on {arms}, {threads} thread{'' if threads == '1' else 's'}: {status}: {reason}")
+    return tuple(notes)
 
 
 def _cell(record: CellRecord | None) -> Cell:

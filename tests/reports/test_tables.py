@@ -49,6 +49,11 @@ def test_every_reason_is_a_note():
     )
 
 
+def test_one_reason_is_one_note_for_all_its_cells():
+    missing = [CellRecord("torch_bert", arm, threads, "unavailable", "no transformers") for threads in (1, 2) for arm in ("rml", "torch")]
+    assert build_table(missing).notes == ("torch_bert on rml and torch, 1 and 2 threads: unavailable: no transformers",)
+
+
 def test_the_environment_names_machine_and_versions():
     expected = "Fake CPU, 2 cores, ISA avx2, Linux 6.1, load 0.5, Python 3.12.1, numpy 2.2.0, torch 2.9.0, rml 0.1.0, jax 0.8.0"
     assert build_table(RECORDS).environment == expected
