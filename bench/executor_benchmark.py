@@ -165,7 +165,8 @@ def run_benchmarks(benchmarks: Sequence[Benchmark], options: argparse.Namespace)
             "threads": 1,
         }
         if benchmark.skipped:
-            rows.append({**common, "repetition_index": 0, "skipped": True, "skip_message": benchmark.skipped})
+            nothing = {"iterations": 0, "real_time": 0.0, "cpu_time": 0.0, "time_unit": options.benchmark_time_unit}  # as Google Benchmark
+            rows.append({**common, "repetition_index": 0, "skipped": True, "skip_message": benchmark.skipped, **nothing})
             continue
         measured = {"iterations": iterations[benchmark.name], "time_unit": options.benchmark_time_unit}
         for index, (wall, cpu) in enumerate(times[benchmark.name]):
@@ -287,7 +288,9 @@ def _run(options: argparse.Namespace, pattern: re.Pattern[str]) -> int:
         print("\n".join(benchmark.name for benchmark in benchmarks))
         return 0
     rows = run_benchmarks(benchmarks, options)
-    context = _context([("rml_threads", str(thread_count(options.threads))), ("rml_fuse", str(options.fuse).lower()), *options.benchmark_context])
+    context = _context(
+        [("rml_threads", str(thread_count(options.threads))), ("rml_fuse", str(options.fuse).lower()), *options.benchmark_context]
+    )
     kept = _aggregates_only(rows) if options.benchmark_report_aggregates_only else rows
     if options.benchmark_out:
         with write_file(options.benchmark_out) as file:

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from rml_exec.errors import GraphFormatError, InputError, TypeInferenceError
 from rml_exec.ir import builder
-from rml_exec.ir.format import encode, model_paths, weights_of
+from rml_exec.ir.format import encode, file_stamps, model_paths, weights_of
 from rml_exec.ir.graph import Body, Function, Graph, Node
 from rml_exec.ir.reading import decode
 from rml_exec.ir.verify import Problems, verify_graph
@@ -53,10 +53,13 @@ def load_graph(source: Source, weights: Source | None = None) -> Graph:
         TypeInferenceError: a node that its op does not allow, or a recorded type that is not the inferred one.
     """
     path: Path | None = None
+    stamp = None
     if isinstance(source, str | os.PathLike):
         path = model_paths(source).graph
-        weights = model_paths(source).weights if weights is None else weights
         try:
+            if weights is None:
+                weights = model_paths(source).weights
+                stamp = file_stamps(source) if weights.exists() else None  # before the content: what comes later shows
             content = path.read_bytes()
         except OSError as error:
             hint = "a model is given by its path prefix or its .json file"
@@ -71,7 +74,8 @@ def load_graph(source: Source, weights: Source | None = None) -> Graph:
         return read_tensors(weights if isinstance(weights, str | os.PathLike) else _content(weights))[0]
 
     graph = decode(content, open_weights, _attr_kinds, where)
-    graph = replace(graph, source_path=None if path is None else str(path))
+    if path is not None:
+        graph = replace(graph, source_path=os.path.abspath(path), source_stamp=stamp)
     check_graph(graph)
     return graph
 

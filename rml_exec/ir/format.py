@@ -43,6 +43,16 @@ def model_paths(source: str | os.PathLike[str]) -> ModelPaths:
     return ModelPaths(Path(f"{prefix}.json"), Path(f"{prefix}.safetensors"), Path(f"{prefix}.golden.safetensors"))
 
 
+def file_stamps(source: str | os.PathLike[str]) -> tuple[tuple[int, ...], ...]:
+    """Returns what tells the graph and weights files of a model from others of the same name: device, inode, size and time of the last change.
+
+    Raises:
+        OSError: one of them is missing.
+    """
+    found = (os.stat(path) for path in model_paths(source)[:2])
+    return tuple((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found)
+
+
 def encode(graph: Graph) -> bytes:
     """Returns the JSON document of a graph, in its symbolic form if it has dims; the same graph gives the same bytes.
 

@@ -129,7 +129,9 @@ class Graph(Body):
         metadata: string -> string.
         dims: symbolic dims of the file: name -> {"min", "max", "hint"}; empty for a static graph. The records hold one binding of them.
         template: the symbolic graph of the file, when it has dims: these records with expressions for integers. See :meth:`bind`.
-        source_path: path of the JSON file, when loaded from one.
+        source_path: absolute path of the JSON file, when loaded from one.
+        source_stamp: what told the files it was loaded from apart from others at that time (see :func:`rml_exec.ir.format.file_stamps`); None
+            where it came from somewhere else, or with weights of another name.
     """
 
     producer: Mapping[str, Any] = field(default_factory=dict)
@@ -138,19 +140,26 @@ class Graph(Body):
     dims: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     template: Graph | None = field(default=None, repr=False, compare=False)
     source_path: str | None = field(default=None, repr=False, compare=False)
+    source_stamp: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False, compare=False)
 
     def with_nodes(self, nodes: tuple[Node, ...], constants: tuple[Constant, ...] | None = None) -> Graph:
         """Returns the graph with other nodes (and constants, when given): what a pass hands back. It is static and no longer the
         one in the file: dims and path are dropped.
         """
         return replace(
-            self, nodes=nodes, constants=self.constants if constants is None else constants, dims={}, template=None, source_path=None
+            self,
+            nodes=nodes,
+            constants=self.constants if constants is None else constants,
+            dims={},
+            template=None,
+            source_path=None,
+            source_stamp=None,
         )
 
     def bind(self, **dims: int) -> Graph:
-        """Returns the graph with other values for its symbolic dims; it holds for types only once ``rml_exec.loading.check_graph`` passes.
+        """Returns the static graph that other values for the symbolic dims give; it holds for types only once ``rml_exec.loading.check_graph`` passes.
 
         Raises:
             InputError: an unknown or missing dim, a value out of the dim's range, an expression without a legal value.
         """
-        return bind_graph(self.template or self, dims)
+        return replace(bind_graph(self.template or self, dims), dims={}, template=None, source_path=None, source_stamp=None)

@@ -16,7 +16,7 @@ __all__ = ["FUSE_ELEMENTWISE"]
 MAX_TENSORS = 32
 """Most operands and results of a group together: what one call of the elementwise interpreter takes."""
 
-_FUSABLE_TYPES = (DType.F32, DType.I32, DType.BOOL)
+_NATIVE_TYPES = (DType.F32, DType.I32, DType.BOOL)
 
 
 class _Group:
@@ -53,18 +53,15 @@ def _groups(graph: Graph) -> list[_Group]:
     types, kept = graph.types(), graph.output_values()
     reads = Counter(name for node in graph.nodes for name in node.reads())
     groups: list[_Group] = []
-    shape = None
+    last = None
     for node in graph.nodes:
         op = get_op(node.op)
-        fusable = (
-            op.elementwise
-            and not op.internal
-            and all(types[name].dtype in _FUSABLE_TYPES for name in (*node.reads(), node.outputs[0].name))
-        )
-        if not (fusable and shape == node.outputs[0].type.shape and groups[-1].takes(node)):
+        native = all(types[name].dtype in _NATIVE_TYPES for name in (*node.reads(), node.outputs[0].name))
+        kind = (node.outputs[0].type.shape, native) if op.elementwise and not op.internal else None
+        if kind is None or kind != last or not groups[-1].takes(node):
             groups.append(_Group(reads, kept))
         groups[-1].add(node)
-        shape = node.outputs[0].type.shape if fusable else None
+        last = kind
     return groups
 
 
@@ -99,5 +96,6 @@ def _fuse(graph: Graph) -> Graph:
 
 FUSE_ELEMENTWISE = Pass("fuse_elementwise", _fuse, fusion=True)
 """Two or more consecutive elementwise nodes with one output shape, connected or not, become one ``fused`` node. Its results are the members
-that are read outside the group; its label lists the members: ``fused(add,relu)``. A group holds f32, i32 and bool values and at most
-:data:`MAX_TENSORS` operands and results: what the native interpreter runs in one pass."""
+that are read outside the group; its label lists the members: ``fused(add,relu)``. A group has at most :data:`MAX_TENSORS`
+operands and results, and holds f32, i32 and bool values alone or no node of these alone: what the native interpreter runs in one pass stays
+apart from what NumPy must run."""

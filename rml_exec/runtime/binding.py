@@ -32,6 +32,8 @@ def bind_inputs(signature: Signature, inputs: Mapping[str, Any] | Sequence[Any])
     Raises:
         InputError: listing every input that is missing, extra, or of the wrong dtype or shape.
     """
+    if not isinstance(inputs, Mapping | Sequence):
+        raise InputError.of("run", "takes the inputs as a mapping by name or a sequence", type(inputs).__name__)
     if len(inputs) == len(signature.names):
         given = map(inputs.get, signature.names) if isinstance(inputs, Mapping) else inputs
         arrays = []
@@ -85,6 +87,8 @@ def bind_outputs(signature: Signature, out: Mapping[str, np.ndarray] | None, inp
     """
     if not out:
         return {name: np.empty(shape, dtype) for name, dtype, shape in signature.expected}
+    if not isinstance(out, Mapping):
+        raise InputError.of("run", "out takes a mapping from output names to arrays", type(out).__name__)
     problems = [f"'{name}' is not an output" for name in out if name not in signature.types]
     results: dict[str, np.ndarray] = {}
     for name, wanted in signature.types.items():

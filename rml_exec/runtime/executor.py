@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rml_exec import _native
 from rml_exec.errors import InputError
+from rml_exec.ir.format import file_stamps
 from rml_exec.ir.golden import graph_hashes
 from rml_exec.ir.graph import Graph
 from rml_exec.loading import check_graph, load_graph
@@ -32,7 +32,7 @@ __all__ = ["NUMERICS", "Executor"]
 
 NUMERICS = ("fast", "exact")
 
-PLAN_CACHE_BYTES = 8 << 20
+PLAN_CACHE_BYTES = 3 << 20
 """Most bytes that the plans of further input shapes and of ``want`` may take; packed weights are not among them, all plans share those."""
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -168,6 +168,8 @@ class Executor:
                 the graph lacks or that no step produces any more, with the name of the step that swallowed it.
             KernelError: a step failed. The executor stays usable.
         """
+        if isinstance(want, str):
+            raise InputError.of("run", "want takes a list of names", repr(want))
         bound = self._primary if self._solver is None and not want else self._bound_for(inputs, tuple(want))
         buffers = bind_inputs(bound.inputs, inputs)
         results = bind_outputs(bound.outputs, out, buffers)
@@ -195,10 +197,11 @@ class Executor:
 
     def _arena(self, bound: _Bound) -> _native.Buffer:
         """Returns an arena. All bindings take the size of the largest one so far, so that a change of shape neither allocates nor grows the pool."""
-        if bound.arena_bytes > self._arena_bytes:
-            self._arena_bytes = bound.arena_bytes
+        size = max(self._arena_bytes, bound.arena_bytes)  # a local: another thread may set the attribute meanwhile
+        if size > self._arena_bytes:
+            self._arena_bytes = size
             self._pool.trim()
-        return self._pool.take(self._arena_bytes)
+        return self._pool.take(size)
 
     def _bound_for(self, inputs: Inputs, want: tuple[str, ...]) -> _Bound:
         """Returns the plan for the shapes of these inputs and these intermediates, made if it is not there."""
@@ -216,12 +219,16 @@ class Executor:
         return _bound(lowered, compile_graph(lowered, threads=self._threads, numerics=self._numerics))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the path and hashes of a graph that lies in a file, else the graph itself; and the options."""
+        """Pickles the path and hashes of a graph whose files are still those it was loaded from, else the graph itself; and the options."""
         options = {"threads": self._threads, "fuse": self._fuse, "numerics": self._numerics}
-        path = self._graph.source_path
-        if path is None or not Path(path).exists():
-            return _restore, (self._graph, {}, options)
-        return _restore, (str(Path(path).absolute()), graph_hashes(path), options)
+        path, stamp = self._graph.source_path, self._graph.source_stamp
+        try:
+            unchanged = path is not None and stamp is not None and file_stamps(path) == stamp
+        except OSError:
+            unchanged = False
+        if path is not None and unchanged:
+            return _restore, (path, graph_hashes(path), options)
+        return _restore, (self._graph, {}, options)
 
 
 def _bound(graph: Graph, compiled: Compiled) -> _Bound:

@@ -84,14 +84,14 @@ def test_a_group_that_nothing_reads_is_left_alone():
     assert [node.op for node in fused(build).nodes] == ["neg", "exp"]
 
 
-def test_values_that_the_interpreter_lacks_stay_outside():
+def test_values_that_the_interpreter_lacks_make_a_group_of_their_own():
     def build(b):
         x, i = b.input("x", "f32", (4,)), b.input("i", "i64", (4,))
         a = b.add("exp", [b.add("neg", [x])])
         c = b.add("cast", [b.add("add", [i, i])], to="f32", f2i="saturate")
         b.output("y", b.add("mul", [b.add("add", [a, c]), x]))
 
-    assert [node.label for node in fused(build).nodes] == ["fused(neg,exp)", "add", "cast", "fused(add,mul)"]
+    assert [node.label for node in fused(build).nodes] == ["fused(neg,exp)", "fused(add,cast)", "fused(add,mul)"]
 
 
 def test_a_long_run_is_cut_where_it_would_have_too_many_operands():

@@ -229,3 +229,47 @@ def test_a_run_opens_no_socket_and_writes_nothing(model):
         for line in lines
         if any(call in line for call in ("socket(", "connect(", "write", "creat(", "O_WRONLY", "O_RDWR", "unlink(", "rename("))
     ] == []
+
+
+def _save(op, path):
+    b = GraphBuilder("one")
+    b.output("y", b.add(op, [b.input("x", "f32", (3,))]))
+    save_graph(b.build(), path)
+
+
+def test_a_pickle_is_of_the_model_that_was_loaded_wherever_and_whenever_it_is_made(tmp_path, monkeypatch):
+    ones = [np.ones(3, np.float32)]
+    for folder, op in (("a", "neg"), ("b", "exp")):
+        (tmp_path / folder).mkdir()
+        _save(op, tmp_path / folder / "m")
+    monkeypatch.chdir(tmp_path / "a")
+    executor = Executor.create(load_graph("m"))
+    monkeypatch.chdir(tmp_path / "b")
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(executor)).run(ones)["y"], [-1, -1, -1])
+    _save("exp", tmp_path / "a" / "m")  # the file is another model now, the executor is not
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(executor)).run(ones)["y"], [-1, -1, -1])
+
+
+def test_a_pickle_keeps_weights_that_came_from_another_file(model):
+    other = model.with_name("other.safetensors")
+    content = bytearray(model.with_suffix(".safetensors").read_bytes())
+    content[-400:] = bytes(400)
+    other.write_bytes(content)
+    executor = Executor.create(load_graph(model, other))
+    inputs = random_inputs(executor.graph)
+    restored = pickle.loads(pickle.dumps(executor))
+    np.testing.assert_array_equal(restored.run(inputs)["y"], executor.run(inputs)["y"])
+    assert not np.array_equal(restored.run(inputs)["y"], Executor.create(load_graph(model)).run(inputs)["y"])
+
+
+@pytest.mark.parametrize("inputs", [None, 5, iter(())])
+def test_what_is_no_set_of_inputs_is_refused(inputs):
+    with pytest.raises(InputError, match="mapping by name or a sequence"):
+        Executor.create(mlp_graph()).run(inputs)
+
+
+def test_names_wanted_come_in_a_list():
+    with pytest.raises(InputError, match="list of names"):
+        Executor.create(mlp_graph()).run(random_inputs(mlp_graph()), want="fc0")
+    with pytest.raises(InputError, match="out takes a mapping"):
+        Executor.create(mlp_graph()).run(random_inputs(mlp_graph()), out=[np.empty((2, 4), np.float32)])
