@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="bench_frameworks",
         description="Measures the executor against the frameworks its models come from: exports what is missing, checks every cell against "
         "the golden, times it in a pinned process of its own, and prints one table.",
-        epilog="exit codes: 0 ok, 1 a cell does not match the golden, 2 bad usage or a failed export, 5 unavailable on this machine",
+        epilog="exit codes: 0 ok, 1 a cell does not match the golden, 2 bad usage or a failed export, 5 unavailable on this machine, 130 interrupted",
     )
     parser.add_argument("--export-only", action="store_true", help="export what is missing, measure nothing")
     parser.add_argument("--graphs", type=Path, default=Path("models/graphs"), metavar="DIR", help="exported models (default %(default)s)")

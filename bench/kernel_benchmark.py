@@ -22,8 +22,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from rml_exec import _native
+from rml_exec.command import run_command
 from rml_exec.runtime import winograd
 from rml_exec.runtime.epilogue import NO_EPILOGUE, Epilogue
+from rml_exec.runtime.isa import check_isa
 
 __all__ = ["Row", "main", "measure"]
 
@@ -259,24 +261,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m bench.kernel_benchmark", description="Speed of the native kernels as a fraction of the FMA peak."
     )
     parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument("--filter", type=re.compile, default=re.compile(""), metavar="RE", help="rows whose 'kernel MxNxK' matches")
+    parser.add_argument("--filter", type=_pattern, default=re.compile(""), metavar="RE", help="rows whose 'kernel MxNxK' matches")
     parser.add_argument("--threads", default="1", metavar="N,...", help="thread counts (default: 1)")
     parser.add_argument(
         "--isa", default=_native.current_isa(), metavar="NAME,...", help="instruction sets, or 'all' (default: the current one)"
     )
-    parser.add_argument("--repeat", type=int, default=7, help="interleaved blocks per row (default: 7)")
-    parser.add_argument("--block-ms", type=float, default=20, help="length of a block (default: 20)")
+    parser.add_argument("--repeat", type=_positive(int), default=7, help="interleaved blocks per row (default: 7)")
+    parser.add_argument("--block-ms", type=_positive(float), default=20, help="length of a block (default: 20)")
     options = parser.parse_args(argv)
+    return run_command("kernel_benchmark", lambda: _run(parser, options))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"must be a regular expression: {error}") from None
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be above 0; got {text}")
+        return value
+
+    return parse
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    check_isa()
     names = _native.isa_names()
     isas = names if options.isa == "all" else options.isa.split(",")
     unknown = [isa for isa in isas if isa not in names]
     if unknown:
         parser.error(f"--isa: must be among {', '.join(names)}; got {', '.join(unknown)}")
     available = len(os.sched_getaffinity(0))
-    threads = [int(count) for count in options.threads.split(",")]
+    threads = [int(count) if count.isdigit() else 0 for count in options.threads.split(",")]
     if not all(1 <= count <= available for count in threads):
         parser.error(f"--threads: must be in [1, {available}], the cores this process may use; got {options.threads}")
     rows = measure(_cases(isas, options.filter, max(threads)), threads, repeat=options.repeat, block_seconds=options.block_ms / 1e3)
+    if not rows:
+        parser.error(f"--filter: no row matches {options.filter.pattern!r}")
     if options.format == "json":
         json.dump([asdict(row) for row in rows], sys.stdout, indent=1)
         print()

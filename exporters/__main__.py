@@ -1,6 +1,6 @@
 """``python -m exporters``: exports models of the zoo, or a model of your own.
 
-Exit codes: 0 all exported, 2 bad usage or a failed export, 5 a framework is not installed.
+Exit codes: 0 all exported, 2 bad usage or a failed export, 5 a framework is not installed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from exporters.entry import build_entry
 from exporters.errors import ExportError
 from exporters.models.zoo import SIZES, all_models, export_model, get_model
 from exporters.progress import shown_on
+from rml_exec.command import BAD_USAGE, run_command
 from rml_exec.errors import RmlError
 
 _ZOO = "models/graphs"
@@ -51,6 +52,10 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code; the worst one if several models fail, for the others are exported all the same."""
     options = _parser().parse_args(argv)
+    return run_command("exporters", lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.list:
         for model in all_models().values():
             size = "" if model.parameters is None else f"{model.parameters / 1e6:8.2f} M"
@@ -131,6 +136,9 @@ def _reported(name: str, export: Callable[[], ExportSummary]) -> int:
     except RmlError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
+    except SystemExit as ended:
+        print(f"{name}: export: the model's own code must return, it ended the process; got exit({ended.code!r}).", file=sys.stderr)
+        return BAD_USAGE
     print(summary, file=sys.stderr)
     return 0
 

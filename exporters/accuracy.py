@@ -7,13 +7,15 @@ convolutions are allowed), plus half a unit in the last place of the output's rm
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from rml_exec import Executor
+from rml_exec import Executor, InputError
+from rml_exec.command import run_command
 from rml_exec.graph_run import compare_with_golden
 from rml_exec.ir.golden import Golden, read_golden
 from rml_exec.ir.graph import Graph
@@ -53,6 +55,23 @@ def _row(name: str, graph: Graph, golden: Golden) -> str:
     return f"| {name} | {len(graph.nodes)} | {passed} | {theirs:.1e} | {ours:.1e} | {quotient} | {'yes' if within else 'NO'} | {slow} |"
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table; exit codes 0 ok, 2 bad usage, 130 interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m exporters.accuracy", description="Errors of exports against float64, as a Markdown table."
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of exported models")
+    directory = parser.parse_args(argv).directory
+
+    def run() -> int:
+        if not directory.is_dir():
+            raise InputError.of(str(directory), "must be a directory of exported models")
+        for row in accuracy_rows(directory):
+            print(row, flush=True)
+        return 0
+
+    return run_command("exporters.accuracy", run)
+
+
 if __name__ == "__main__":
-    for row in accuracy_rows(Path(sys.argv[1])):
-        print(row, flush=True)
+    sys.exit(main())

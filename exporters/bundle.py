@@ -118,6 +118,10 @@ def write_export(
             then.
     """
     prefix = Path(prefix)
+    if prefix.name in ("", "..") or prefix.suffix in (".json", ".safetensors"):
+        raise ExportError.of(
+            f"export to '{prefix}'", "takes a path without suffix: NAME.json, NAME.safetensors and the golden are made from it"
+        )
     paths = _paths(prefix)
     sets = [GoldenSet(inputs, outputs, seed), *further]
     try:

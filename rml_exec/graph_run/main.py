@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rml-graph-run",
         description="Runs one exported model and prints one line of JSON.",
-        epilog="exit codes: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable on this machine",
+        epilog="exit codes: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable on this machine, 130 interrupted",
     )
     parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, or its .json")
     parser.add_argument(

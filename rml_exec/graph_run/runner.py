@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -131,6 +132,14 @@ def _checked_outputs(executor: Executor, golden: Golden, source: object) -> None
         raise GraphFormatError.of(str(source), "must hold every output of the model to check against", f"no out.{missing[0]}")
 
 
+def _check_targets(model: str | Path, options: RunOptions) -> None:
+    """Raises InputError if a file to write is one that is read, or two are one."""
+    taken = {os.path.realpath(path): f"{path}, which is read" for path in (*model_paths(model), options.inputs) if path is not None}
+    for name, path in (("--events", options.events), ("--trace", options.trace)):
+        if path is not None and taken.setdefault(os.path.realpath(path), f"the file of {name}") != f"the file of {name}":
+            raise InputError.of(name, "must name a file of its own", taken[os.path.realpath(path)])
+
+
 def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
     """Returns what running the model showed.
 
@@ -145,6 +154,7 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
         RmlError: a bad model, golden, input or option.
     """
     options = options or RunOptions()
+    _check_targets(model, options)
     start = time.perf_counter()
     executor = options.create(model)
     load_ms = (time.perf_counter() - start) * 1e3

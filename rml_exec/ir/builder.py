@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rml_exec.errors import VerifyError
+from rml_exec.errors import InputError, VerifyError
 from rml_exec.ir.graph import Constant, Function, Graph, Node, Output, Value
 from rml_exec.ir.names import Names
 from rml_exec.ir.verify import verify_graph
@@ -50,7 +50,7 @@ class BodyBuilder:
 
     def input(self, name: str, dtype: str | DType, shape: Sequence[int]) -> str:
         """Adds an input and returns its value name, which is its interface name too."""
-        value = Value(self._value_names.take(name), TensorType(DType(dtype), tuple(int(dim) for dim in shape)))
+        value = Value(self._value_names.take(name), TensorType(_dtype(dtype), tuple(int(dim) for dim in shape)))
         self._inputs.append(value)
         self._types[value.name] = value.type
         return value.name
@@ -65,7 +65,7 @@ class BodyBuilder:
             dtype: element type, needed for bf16 carried as uint16 (arrays of ``ml_dtypes.bfloat16`` are recognised).
         """
         value = self._value_names.take(name)
-        constant = _constant(value, np.asarray(array), key, None if dtype is None else DType(dtype))
+        constant = _constant(value, np.asarray(array), key, None if dtype is None else _dtype(dtype))
         self._constants.append(constant)
         self._types[value] = constant.type
         return value
@@ -193,3 +193,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Function):
         return value.name
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _dtype(name: str | DType) -> DType:
+    try:
+        return DType(name)
+    except ValueError:
+        raise InputError.of("GraphBuilder", f"a dtype must be one of {', '.join(map(str, DType))}", repr(name)) from None

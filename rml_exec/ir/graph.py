@@ -157,7 +157,7 @@ class Graph(Body):
         )
 
     def bind(self, **dims: int) -> Graph:
-        """Returns the static graph that other values for the symbolic dims give; it holds for types only once ``rml_exec.loading.check_graph`` passes.
+        """Returns the static graph that values for the symbolic dims give; it holds for types only once ``rml_exec.loading.check_graph`` passes.
 
         Raises:
             InputError: an unknown or missing dim, a value out of the dim's range, an expression without a legal value.

@@ -169,6 +169,8 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises:
         GraphFormatError: no such folder, no space, no permission.
     """
+    if os.path.realpath(path).startswith("/proc/") or str(path).startswith(("/dev/std", "/dev/fd/")):
+        raise GraphFormatError.of(str(path), "must be a file of its own, not an open stream of the process")
     path = Path(os.path.realpath(path))
     try:
         if path.exists() and not path.is_file():

@@ -49,7 +49,7 @@ def thread_count(asked: int | None = None) -> int:
             asked = int(text)
         except ValueError:
             raise InputError.of(where, "must be a whole number of at least 1", repr(text)) from None
-    if asked is not None and (not isinstance(asked, int) or isinstance(asked, bool) or asked < 1):
+    if asked is not None and (isinstance(asked, bool) or not hasattr(asked, "__index__") or asked < 1):
         raise InputError.of(where, "must be a whole number of at least 1", repr(asked))
     limit = available_cpus()
-    return limit if asked is None else min(asked, limit)
+    return limit if asked is None else min(int(asked), limit)

@@ -228,3 +228,12 @@ def test_work_inside_functions_is_counted() -> None:
     xs, start = b.input("xs", "f32", (5, 1, 4)), b.input("start", "f32", (1, 4))
     b.output("y", b.add("scan", [start, xs], body=step, length=5, reverse=False, num_consts=0, num_carry=1))
     assert count_flops(b.build()) == 5 * (2 * 4 * 4 + 4)
+
+
+@pytest.mark.parametrize("name", ["m.json", "m.safetensors", ".."])
+def test_a_prefix_that_is_a_file_name_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ExportError, match="path without suffix"):
+        write_export(
+            GraphBuilder("g").build(), tmp_path / name, inputs={}, outputs={}, framework="f", framework_version="1", seed=0, threads=1
+        )
+    assert list(tmp_path.iterdir()) == []

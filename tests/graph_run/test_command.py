@@ -175,3 +175,21 @@ def test_an_instruction_set_that_the_machine_lacks_is_exit_code_5(model):
     assert done.returncode == 5
     assert "RML_ISA" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors", ".golden.safetensors"])
+@pytest.mark.parametrize("option", ["--events", "--trace"])
+def test_a_file_that_is_read_is_never_written(model, capsys, option, suffix):
+    path = model.with_name(model.name + suffix)
+    content = path.read_bytes()
+    assert "must name a file of its own" in refused(capsys, model, option, path)
+    assert path.read_bytes() == content
+
+
+def test_two_outputs_are_two_files(model, capsys, tmp_path):
+    assert "must name a file of its own" in refused(capsys, model, "--events", tmp_path / "x", "--trace", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_open_stream_is_no_file(model, capsys):
+    assert "must be a file of its own" in refused(capsys, model, "--events", "/dev/stdout")
