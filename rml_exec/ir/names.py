@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 __all__ = ["Names", "is_legal_name"]
 
@@ -16,10 +17,10 @@ def is_legal_name(name: str) -> bool:
 
 
 class Names:
-    """One namespace. :meth:`take` hands out each name once."""
+    """One namespace, in which some names may be taken from the start. :meth:`take` hands out each name once."""
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
         self._next: dict[str, int] = {}
 
     def take(self, wish: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rml_exec.ir.derived import derived_array
 from rml_exec.ir.graph import Constant, Graph, Node, Value
+from rml_exec.ir.names import Names
 from rml_exec.ops import get_op
 from rml_exec.passes.base import Pass
 from rml_exec.types import TensorType
@@ -34,7 +35,7 @@ class _Rewriter:
         self._types = graph.types()
         self._constants = {constant.name: constant for constant in graph.constants}
         self._added: dict[str, Constant] = {}
-        self._taken = set(self._types)
+        self._names = Names(self._types)
         self._present = {value.name for value in graph.inputs} | set(self._constants)
         self._twins: dict[str, str] = {}
         self._nodes: list[Node] = []
@@ -96,13 +97,13 @@ class _Rewriter:
         if name not in self._added:
             full = constant.data.reshape((1,) * (4 - constant.type.rank) + constant.type.shape)
             data = derived_array((constant.data,), ("nhwc", full.shape), lambda: full.transpose(TO_NHWC))
-            self._added[name] = Constant(self._fresh(f"{name}.nhwc"), TensorType(constant.type.dtype, data.shape), data)
+            self._added[name] = Constant(self._names.take(f"{name}.nhwc"), TensorType(constant.type.dtype, data.shape), data)
         return self._added[name].name
 
     def _twin_node(self, node: Node, inputs: tuple[str | None, ...], attrs: Mapping[str, Any]) -> Node:
         """Returns the node with these operands, its result being the NHWC twin of what it made."""
         (value,) = node.outputs
-        name = self._fresh(f"{value.name}.nhwc")
+        name = self._names.take(f"{value.name}.nhwc")
         self._twins[value.name] = name
         metadata = {**node.metadata, LAYOUT_OF: value.name}
         return replace(node, inputs=inputs, outputs=(Value(name, _permuted(value.type, TO_NHWC)),), attrs=attrs, metadata=metadata)
@@ -110,7 +111,7 @@ class _Rewriter:
     def _twin(self, name: str) -> str:
         """Returns the NHWC form of a value, made by a transpose if no node made it."""
         if name not in self._twins:
-            twin = self._fresh(f"{name}.nhwc")
+            twin = self._names.take(f"{name}.nhwc")
             self._nodes.append(self._transpose(name, Value(twin, _permuted(self._types[name], TO_NHWC)), TO_NHWC))
             self._twins[name] = twin
         return self._twins[name]
@@ -123,14 +124,8 @@ class _Rewriter:
                 self._present.add(name)
 
     def _transpose(self, source: str, result: Value, perm: tuple[int, ...]) -> Node:
-        name = self._fresh(f"{result.name}.transpose")
+        name = self._names.take(f"{result.name}.transpose")
         return Node("transpose", name, (source,), (result,), {"perm": perm}, {"rml.covers": ""})
-
-    def _fresh(self, name: str) -> str:
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
 
 
 def _permuted(type_: TensorType, perm: tuple[int, ...]) -> TensorType:

@@ -52,9 +52,7 @@ class _Folder:
         self._graph = graph
         self._constants = {constant.name: constant for constant in graph.constants}
         self._readers, self._results = graph.readers(), graph.output_values()
-        self._names = Names()
-        for name in graph.types():
-            self._names.take(name)
+        self._names = Names(graph.types())
         self._added: list[Constant] = []
 
     def run(self) -> Graph:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from rml_exec.ir.graph import Constant, Graph, Node
+from rml_exec.ir.names import Names
 from rml_exec.passes.base import Pass
 from rml_exec.types import TensorType
 
@@ -38,7 +39,7 @@ def _bias_operand(conv: Node, add: Node, constants: dict[str, Constant]) -> Cons
 def _fold(graph: Graph) -> Graph:
     constants = {constant.name: constant for constant in graph.constants}
     readers, results = graph.readers(), graph.output_values()
-    taken = set(graph.types())
+    names = Names(graph.types())
     added: dict[str, Constant] = {}
     nodes: list[Node] = []
     folded = False
@@ -51,7 +52,7 @@ def _fold(graph: Graph) -> Graph:
             if value not in results and readers.get(value) == [following] and (bias := _bias_operand(node, following, constants)):
                 name = bias.name
                 if bias.type.rank != 1:
-                    name = _as_vector(bias, taken, added)
+                    name = _as_vector(bias, names, added)
                 metadata = {**node.metadata, "rml.label": f"{node.label}+add", "rml.covers": ";".join((*node.covers, *following.covers))}
                 nodes.append(replace(node, inputs=(*node.inputs[:2], name), outputs=following.outputs, metadata=metadata))
                 folded = True
@@ -62,13 +63,10 @@ def _fold(graph: Graph) -> Graph:
     return graph.with_nodes(tuple(nodes), kept)
 
 
-def _as_vector(bias: Constant, taken: set[str], added: dict[str, Constant]) -> str:
+def _as_vector(bias: Constant, names: Names, added: dict[str, Constant]) -> str:
     """Returns the name of a 1-D twin of the constant, made once and sharing its memory."""
     if bias.name not in added:
-        name = f"{bias.name}.bias"
-        while name in taken:
-            name += "_"
-        taken.add(name)
+        name = names.take(f"{bias.name}.bias")
         added[bias.name] = Constant(name, TensorType(bias.type.dtype, (bias.type.size,)), bias.data.reshape(-1))
     return added[bias.name].name
 
