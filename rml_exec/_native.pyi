@@ -10,7 +10,8 @@ from typing_extensions import Buffer as _Buffer
 ReadableBuffer: TypeAlias = _Buffer | np.ndarray[Any, Any]
 WritableBuffer: TypeAlias = _Buffer | np.ndarray[Any, Any]
 
-# kind (of step_kinds(), or -1), parameters (int64), places (int64 triples), callable (for kind -1: callable(arena, inputs, outputs)).
+# kind (of step_kinds(), or -1), parameters (int64), places (int64 triples), callable(arena, inputs, outputs): what runs for kind -1, and where
+# the kernel declines; or None.
 Step: TypeAlias = tuple[int, ReadableBuffer | None, ReadableBuffer | None, Callable[[Any, Any, Any], object] | None]
 
 isa_error: str | None

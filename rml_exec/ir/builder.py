@@ -14,7 +14,7 @@ from rml_exec.ir.names import Names
 from rml_exec.ir.verify import verify_graph
 from rml_exec.types import DType, TensorType
 
-__all__ = ["INLINE_ELEMENTS", "BodyBuilder", "FunctionBuilder", "GraphBuilder", "Infer"]
+__all__ = ["INLINE_ELEMENTS", "BodyBuilder", "FunctionBuilder", "GraphBuilder", "Infer", "plain_value"]
 
 INLINE_ELEMENTS = 16
 """A constant of at most so many elements may stand inline in the JSON."""
@@ -47,6 +47,11 @@ class BodyBuilder:
         self._outputs: list[Output] = []
         self._constants: list[Constant] = []
         self._nodes: list[Node] = []
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes added so far: what the next one's index will be."""
+        return len(self._nodes)
 
     def input(self, name: str, dtype: str | DType, shape: Sequence[int]) -> str:
         """Adds an input and returns its value name, which is its interface name too."""
@@ -102,7 +107,7 @@ class BodyBuilder:
         for operand in inputs:
             if operand is not None and operand not in self._types:
                 raise VerifyError.of(where, f"reads value '{operand}', which is not defined")
-        plain = {attr: _plain(value) for attr, value in attrs.items()}
+        plain = {attr: plain_value(value) for attr, value in attrs.items()}
         operands = [None if operand is None else self._types[operand] for operand in inputs]
         types = self._infer(op, where, operands, plain, self._functions.built)
         wished = outputs or ([node_name] if len(types) == 1 else [f"{node_name}.{index}" for index in range(len(types))])
@@ -185,9 +190,10 @@ def _constant(name: str, array: np.ndarray, key: str | None, dtype: DType | None
     return Constant(name, type_, data, key or (None if type_.size <= INLINE_ELEMENTS else name))
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Returns an attribute as nodes hold it: lists as tuples, element types and functions as their names, NumPy scalars as numbers."""
     if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
+        return tuple(plain_value(item) for item in value)
     if isinstance(value, DType):
         return value.value
     if isinstance(value, Function):

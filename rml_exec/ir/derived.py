@@ -1,45 +1,80 @@
 """Arrays made from constants, held once per process: folded weights, packed weights, tables.
 
-Two executors of one graph, or two bindings of a graph with dims, make such an array once. An entry lives as long as somebody uses it.
+Two executors of one graph, or two bindings of a graph with dims, make such an array once. An entry lives as long as somebody uses it; a
+:class:`Recipe` makes its array again when it is gone. So folded weights exist while they are packed, and not one after the other all at once.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["derived_array", "is_table"]
+__all__ = ["Recipe", "derived_array", "is_table", "roots_of"]
+
+_Identity: TypeAlias = tuple[Hashable, ...]
+"""What tells an array apart: where it lies, or what it is made from and how."""
 
 
 class _Derived(np.ndarray):
-    """An array that keeps what it was made from alive: else another constant might come to lie at the same address under the same key."""
+    """An array that knows what it was made from, and keeps that alive: else another constant might come to lie at the same address."""
 
-    sources: tuple[np.ndarray, ...]
+    identity: _Identity
+    roots: tuple[np.ndarray, ...]
 
 
 _entries: weakref.WeakValueDictionary[Hashable, _Derived] = weakref.WeakValueDictionary()
+
+
+class Recipe:
+    """How to make an array from constants; it is made when it is asked for, and again if nobody kept it.
+
+    Args:
+        sources: the constants it is made from.
+        key: how it is made.
+        make: makes the array.
+    """
+
+    def __init__(self, sources: Sequence[np.ndarray | Recipe], key: tuple[Hashable, ...], make: Callable[[], np.ndarray]) -> None:
+        self.identity: _Identity = (tuple(_identity(source) for source in sources), key)
+        self.roots = tuple(root for source in sources for root in roots_of(source))
+        self._make = make
+
+    def array(self) -> np.ndarray:
+        """Returns the array, C-contiguous and read-only; made twice at worst when two threads ask at once, which is harmless."""
+        found = _entries.get(self.identity)
+        if found is None:
+            found = np.ascontiguousarray(self._make()).view(_Derived)
+            found.identity, found.roots = self.identity, self.roots
+            found.flags.writeable = False
+            _entries[self.identity] = found
+        return found
 
 
 def derived_array(sources: Sequence[np.ndarray], key: tuple[Hashable, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
     """Returns what ``make`` gives, C-contiguous and read-only, from the process's store if it is there.
 
     Args:
-        sources: the constants it is made from, told apart by where they lie; empty if the key says everything.
+        sources: the constants it is made from, told apart by where they lie, or by how they were made; empty if the key says everything.
         key: how it is made.
-        make: makes the array; called twice at worst when two threads ask at once, which is harmless.
+        make: makes the array.
     """
-    places = tuple((source.__array_interface__["data"][0], source.shape, source.strides, source.dtype.str) for source in sources)
-    found = _entries.get((places, key))
-    if found is None:
-        found = np.ascontiguousarray(make()).view(_Derived)
-        found.sources = tuple(sources)
-        found.flags.writeable = False
-        _entries[places, key] = found
-    return found
+    return Recipe(sources, key, make).array()
+
+
+def roots_of(source: np.ndarray | Recipe) -> tuple[np.ndarray, ...]:
+    """Returns the arrays at the beginning: those that a derived array or a recipe goes back to, or the array itself."""
+    return source.roots if isinstance(source, _Derived | Recipe) else (source,)
 
 
 def is_table(data: np.ndarray) -> bool:
     """True for an array that was made from nothing but its key: an offset table, a row of zeros."""
-    return isinstance(data, _Derived) and not data.sources
+    return isinstance(data, _Derived) and not data.roots
+
+
+def _identity(source: np.ndarray | Recipe) -> _Identity:
+    if isinstance(source, _Derived | Recipe):
+        return source.identity
+    return (source.__array_interface__["data"][0], source.shape, source.strides, source.dtype.str)

@@ -18,10 +18,11 @@ from rml_exec.types import TensorType
 if TYPE_CHECKING:  # graph.py imports this module for Graph.bind
     from rml_exec.ir.graph import Graph
 
-__all__ = ["MAX_INT", "Expr", "bind_graph", "parse_expr", "substitute"]
+__all__ = ["MAX_INT", "MAX_LENGTH", "Expr", "bind_graph", "parse_expr", "substitute"]
 
 MAX_INT = 2**63 - 1
-_MAX_LENGTH = 200  # also bounds the depth of the syntax tree
+MAX_LENGTH = 200
+"""Longest text of an expression; it bounds the depth of the syntax tree too."""
 
 _BINARY: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -56,8 +57,8 @@ class Expr:
 
 def parse_expr(text: str) -> Expr:
     """Returns the expression; raises ValueError for anything but dims, integers, ``+ - * // %``, ``min``, ``max`` and parentheses."""
-    if len(text) > _MAX_LENGTH:
-        raise ValueError(f"an expression may have {_MAX_LENGTH} characters; got {len(text)}")
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"an expression may have {MAX_LENGTH} characters; got {len(text)}")
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):  # ValueError: a null byte

@@ -25,7 +25,7 @@ class Golden:
     """One set of inputs and outputs, by interface name; bf16 tensors are carried as uint16.
 
     ``metadata`` holds ``framework``, ``framework_version``, ``seed``, ``threads``, ``graph_sha256``, ``weights_sha256`` and, per output,
-    ``rtol.NAME``, ``atol.NAME`` and ``rms_error.NAME`` as decimal text.
+    ``rtol.NAME``, ``atol.NAME`` and ``rms_error.NAME`` as decimal text; ``remark`` where the golden proves little, such as outputs of zeros.
     """
 
     inputs: Mapping[str, np.ndarray]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rml_exec.ir.derived import Recipe
 from rml_exec.ir.dims import bind_graph
 from rml_exec.types import TensorType
 
@@ -36,15 +37,24 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A named constant. ``data`` is read-only and, for a loaded graph, mapped from the weights file.
+    """A named constant.
 
-    ``key`` is its name in the weights file; two constants may share one (tied weights). ``None`` means that it stands inline in the JSON.
+    Attributes:
+        name: its value's name.
+        type: its type.
+        source: the elements, or for a constant that a pass made how to make them.
+        key: its name in the weights file; two constants may share one (tied weights). None means that it stands inline in the JSON.
     """
 
     name: str
     type: TensorType
-    data: np.ndarray
+    source: np.ndarray | Recipe
     key: str | None = None
+
+    @property
+    def data(self) -> np.ndarray:
+        """The elements: read-only and, for a loaded graph, mapped from the weights file."""
+        return self.source if isinstance(self.source, np.ndarray) else self.source.array()
 
 
 @dataclass(frozen=True, slots=True)

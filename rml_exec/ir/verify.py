@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import numpy as np
+
 from rml_exec.errors import RmlError, VerifyError, sentence
 from rml_exec.ir.graph import Body, Function, Graph, Node
 from rml_exec.ir.names import is_legal_name
@@ -92,7 +94,9 @@ def _verify_body(body: Body, place: str, graph: Graph, problems: Problems) -> No
     for kind, name, type_ in _sources(body):
         _verify_value(f"{kind} '{name}'", name, type_, None, defined_at, problems)
     for constant in body.constants:
-        held = (constant.data.dtype, constant.data.shape)
+        if not isinstance(constant.source, np.ndarray):
+            continue  # made by a pass: a recipe, whose array need not exist
+        held = (constant.source.dtype, constant.source.shape)
         if held != (constant.type.dtype.numpy, constant.type.shape):
             problems.add(f"constant '{constant.name}'", f"is {constant.type} but its data is {held[0]}{list(held[1])}")
     node_names: set[str] = set()

@@ -21,7 +21,7 @@ import numpy as np
 from rml_exec.errors import GraphFormatError
 from rml_exec.types import DType, TensorType
 
-__all__ = ["Tensor", "parse_json", "read_tensors", "write_file", "write_tensors"]
+__all__ = ["Tensor", "parse_json", "read_tensors", "release_pages", "write_file", "write_tensors"]
 
 _MAX_HEADER = 100_000_000  # the limit of the safetensors library
 _ALIGNMENT = 64  # of the first tensor; largest items first keeps the others aligned to their item size
@@ -104,6 +104,19 @@ def _view(content: bytes | mmap.mmap, offset: int, type_: TensorType, where: str
         data = data.copy()
         data.flags.writeable = False
     return data
+
+
+def release_pages(data: np.ndarray) -> None:
+    """Takes the pages of an array that is mapped from a file out of this process's memory; reading it brings them back. Others are left alone."""
+    owner: Any = data
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        start = data.__array_interface__["data"][0] - np.frombuffer(owner, np.uint8).__array_interface__["data"][0]
+        begin = start - start % mmap.PAGESIZE
+        owner.madvise(mmap.MADV_DONTNEED, begin, start + data.nbytes - begin)
 
 
 def _is_text_map(value: Any) -> bool:

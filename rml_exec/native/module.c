@@ -218,7 +218,7 @@ typedef struct program_object {
   PyObject_HEAD rml_program program;
   Py_buffer *constants;     // held for as long as the program lives
   int64_t constants_held;
-  PyObject **callables;     // one per step; null where the step has a kernel
+  PyObject **callables;     // one per step; null where the step has a kernel that never declines
 } program_object;
 
 static int program_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -266,14 +266,13 @@ static int set_step(program_object *p, int64_t i, PyObject *step, const rml_cons
     return 0;
   }
   if (!PyArg_ParseTuple(step, "LOOO:step", &kind, &params_object, &places_object, &callable)) return 0;
-  if ((kind == -1) != (callable != Py_None) || (kind == -1 && !PyCallable_Check(callable))) {
-    PyErr_Format(PyExc_ValueError, "Program: step %lld must have a callable if and only if its kind is -1; got kind %lld.", (long long)i, kind);
+  if (callable == Py_None ? kind == -1 : !PyCallable_Check(callable)) {
+    PyErr_Format(PyExc_ValueError, "Program: step %lld of kind %lld must have a callable%s.", (long long)i, kind, kind == -1 ? "" : " or None");
     return 0;
   }
-  if (kind == -1) {
-    p->callables[i] = Py_NewRef(callable);
-    return 1;
-  }
+  if (callable != Py_None) p->callables[i] = Py_NewRef(callable);
+  p->program.steps[i].may_decline = kind != -1 && callable != Py_None;
+  if (kind == -1) return 1;
   if (!get_int64s(params_object, &params, 0, "Program: params of a step")) return 0;
   int set = 0;
   if (get_int64s(places_object, &places, 0, "Program: places of a step")) {

@@ -132,8 +132,8 @@ static int64_t now_ns(void) {
   return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-// A host step that fails is remembered by its index: a thread that is late out of the barrier of one host step must not take the failure
-// of the next for it, or it would miss a barrier.
+// A host step that fails is remembered by its index, and so is a step that its kernel declines: a thread that is late out of the barrier of
+// one step must not take what happened at the next for it, or it would miss a barrier.
 static void walk(void *data, rml_team *team, int thread, int threads) {
   rml_run *run = data;
   const rml_program *program = run->program;
@@ -141,17 +141,21 @@ static void walk(void *data, rml_team *team, int thread, int threads) {
   int64_t begin = run->times_ns ? now_ns() : 0;
   for (int64_t i = 0; i < program->step_count; i++) {
     const rml_step *step = &program->steps[i];
+    int host = !step->kernel;
     if (step->kernel) {
       for (int o = 0; o < step->operand_count; o++) {
         rml_operand operand = step->operands[o];
         pointers[o] = (void *)((intptr_t)run->bases[operand.base] + (intptr_t)operand.offset);
       }
-      step->kernel(&(rml_args){step->params, pointers, thread, threads});
-    } else if (thread == 0 && run->host(run->context, i)) {
-      atomic_store_explicit(&run->failed, i, memory_order_relaxed);
+      step->kernel(&(rml_args){step->params, pointers, thread, threads, i, &run->declined});
     }
-    if (i + 1 < program->step_count || run->times_ns) rml_barrier(team, threads);
-    if (!step->kernel && atomic_load_explicit(&run->failed, memory_order_relaxed) == i) break;
+    if (step->may_decline) {
+      rml_barrier(team, threads);
+      host = __atomic_load_n(&run->declined, __ATOMIC_RELAXED) == i;
+    }
+    if (host && thread == 0 && run->host(run->context, i)) atomic_store_explicit(&run->failed, i, memory_order_relaxed);
+    if ((host || !step->may_decline) && (i + 1 < program->step_count || run->times_ns)) rml_barrier(team, threads);
+    if (host && atomic_load_explicit(&run->failed, memory_order_relaxed) == i) break;
     if (run->times_ns && thread == 0) {
       int64_t end = now_ns();
       run->times_ns[i] = end - begin;
@@ -169,6 +173,7 @@ static void walk_in_mode(void *data, rml_team *team, int thread, int threads) {
 
 int rml_program_run(rml_run *run, int threads) {
   atomic_init(&run->failed, -1);
+  run->declined = -1;
   rml_run_team(threads, walk_in_mode, run);
   return atomic_load_explicit(&run->failed, memory_order_relaxed) < 0;
 }

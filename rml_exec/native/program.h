@@ -27,6 +27,7 @@ typedef struct rml_step {
   int64_t *params;     // one allocation per step: the parameters, then the operands
   rml_operand *operands;
   int operand_count;
+  int may_decline;     // has a host function for what the kernel declines
 } rml_step;
 
 typedef struct rml_constant {
@@ -59,6 +60,7 @@ typedef struct rml_run {
   void *context;
   int64_t *times_ns;                         // one per step, or null
   _Atomic int64_t failed;                    // the host step that ended the run, or -1
+  int64_t declined;                          // the last step that its kernel declined, or -1; atomic
 } rml_run;
 
 // Walks the program; returns 1, or 0 if a host step ended the run.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rml_exec.ir.derived import derived_array
+from rml_exec.ir.derived import Recipe
 from rml_exec.ir.graph import Constant, Graph, Node, Value
 from rml_exec.ir.names import Names
 from rml_exec.ops import get_op
@@ -95,9 +95,10 @@ class _Rewriter:
         if constant is None:
             return None
         if name not in self._added:
-            full = constant.data.reshape((1,) * (4 - constant.type.rank) + constant.type.shape)
-            data = derived_array((constant.data,), ("nhwc", full.shape), lambda: full.transpose(TO_NHWC))
-            self._added[name] = Constant(self._names.take(f"{name}.nhwc"), TensorType(constant.type.dtype, data.shape), data)
+            full = (1,) * (4 - constant.type.rank) + constant.type.shape
+            turned = Recipe((constant.source,), ("nhwc", full), lambda: constant.data.reshape(full).transpose(TO_NHWC))
+            shape = tuple(full[axis] for axis in TO_NHWC)
+            self._added[name] = Constant(self._names.take(f"{name}.nhwc"), TensorType(constant.type.dtype, shape), turned)
         return self._added[name].name
 
     def _twin_node(self, node: Node, inputs: tuple[str | None, ...], attrs: Mapping[str, Any]) -> Node:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rml_exec.ir.derived import derived_array
+from rml_exec.ir.derived import Recipe
 from rml_exec.ir.graph import Constant, Graph, Node
 from rml_exec.ir.names import Names
 from rml_exec.passes.base import Pass
@@ -105,15 +105,20 @@ class _Folder:
         )
 
     def _folded(self, node: Node, run: list[Node]) -> Node:
-        used = [self._constants[name].data for member in (node, *run) for name in member.reads() if name in self._constants]
+        used = [self._constants[name].source for member in (node, *run) for name in member.reads() if name in self._constants]
         key = (node.op, node.attrs.get("weight_layout"), *(_step_key(member) for member in run))
         affine = self._affine(node, run)
         weight = self._constants[node.inputs[1] or ""]
         shape = [1] * weight.type.rank
         shape[1 if node.attrs.get("weight_layout") == "io" else 0] = -1
-        weights = derived_array(used, (*key, "weights"), lambda: (weight.data * affine.scale.reshape(shape)).astype(np.float32))
-        bias = derived_array(used, (*key, "bias"), lambda: affine.shift.astype(np.float32))
-        inputs = (node.inputs[0], self._constant(f"{weight.name}.folded", weights), self._constant(f"{weight.name}.folded_bias", bias))
+        scale, vector = affine.scale.reshape(shape), TensorType(DType.F32, affine.shift.shape)
+        weights = Recipe(used, (*key, "weights"), lambda: _scaled(weight.data, scale))
+        bias = Recipe(used, (*key, "bias"), lambda: affine.shift.astype(np.float32))
+        inputs = (
+            node.inputs[0],
+            self._constant(f"{weight.name}.folded", weight.type, weights),
+            self._constant(f"{weight.name}.folded_bias", vector, bias),
+        )
         label = "+".join((node.label, *(member.label for member in run if member.op == "batch_norm")))
         covers = ";".join(name for member in (node, *run) for name in member.covers)
         return replace(node, inputs=inputs, outputs=run[-1].outputs, metadata={**node.metadata, "rml.label": label, "rml.covers": covers})
@@ -128,10 +133,16 @@ class _Folder:
             affine, value = _after(affine, member, value, data), member.outputs[0].name
         return affine
 
-    def _constant(self, name: str, data: np.ndarray) -> str:
-        constant = Constant(self._names.take(name), TensorType.of(data), data)
+    def _constant(self, name: str, type_: TensorType, recipe: Recipe) -> str:
+        constant = Constant(self._names.take(name), type_, recipe)
         self._added.append(constant)
         return constant.name
+
+
+def _scaled(weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Returns the product, formed in float64 and rounded once, without a float64 copy of the weights."""
+    product = np.empty(weight.shape, np.float32)
+    return np.multiply(weight, scale, out=product, dtype=np.float64, casting="same_kind")
 
 
 def _channel_axis(node: Node) -> int:

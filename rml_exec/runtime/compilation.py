@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rml_exec import _native
-from rml_exec.ir.derived import is_table
+from rml_exec.ir.derived import is_table, roots_of
 from rml_exec.ir.graph import Body, Graph, Node
+from rml_exec.ir.weights import release_pages
 from rml_exec.ops import get_op
 from rml_exec.plan.aliases import View, resolve_views
 from rml_exec.plan.execution_plan import ExecutionPlan
@@ -76,6 +77,8 @@ class Compiled:
         return all(step.native for step in self.steps)
 
 
+_LARGE_BYTES = 1 << 16
+
 _BYTES_PER_STEP = 2048
 """What a step takes beside its parameters: its record, its operands, its share of lists; measured with tracemalloc."""
 
@@ -105,14 +108,40 @@ def compile_graph(graph: Graph, *, threads: int, numerics: str) -> Compiled:
 def _compile_body(body: Body, functions: Functions, threads: int, numerics: str) -> Compiled:
     types = body.types()
     views = resolve_views(body, types)
-    constants = {constant.name: constant.data for constant in body.constants}
+    constants = _ConstantData(body)
     nodes = [node for node in body.nodes if not _is_view(node, views)]
-    lowered = [_lower(node, LowerContext(types, views, constants, threads, numerics), functions) for node in nodes]
+    lowered = []
+    for node in nodes:
+        lowered.append(_lower(node, LowerContext(types, views, constants, threads, numerics), functions))
+        constants.release(node)
     scratch = {item.node.name: item.scratch_bytes for item in lowered}
     plan = ExecutionPlan(annotate(body, scratch=lambda node: scratch.get(node.name, 0)))
     slots = _output_slots(body, views)
     memory = plan_memory(plan, external=set(slots))
     return _Linker(body, types, views, slots, memory, numerics).link(lowered, plan)
+
+
+class _ConstantData(Mapping[str, np.ndarray]):
+    """The data of a body's constants by name, made when it is asked for."""
+
+    def __init__(self, body: Body) -> None:
+        self._constants = {constant.name: constant for constant in body.constants}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._constants[name].data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._constants)
+
+    def __len__(self) -> int:
+        return len(self._constants)
+
+    def release(self, node: Node) -> None:
+        """Takes large operands of a lowered node, which are packed by now, out of memory: they are read from the file again if need be."""
+        for name in node.reads():
+            if name in self._constants and self._constants[name].type.nbytes >= _LARGE_BYTES:
+                for root in roots_of(self._constants[name].source):
+                    release_pages(root)
 
 
 def _is_view(node: Node, views: dict[str, View]) -> bool:
@@ -157,9 +186,8 @@ class _Linker:
         self._constants: list[np.ndarray] = []
         self._sources: list[np.ndarray] = []
         self._constant_index: dict[int, int] = {}
+        self._unplaced = {constant.name: constant for constant in graph.constants}
         self._roots: dict[str, Place] = {value.name: Place(INPUT, i, 0) for i, value in enumerate(graph.inputs)}
-        for constant in graph.constants:
-            self._roots[constant.name] = self._constant(constant.data)
         for name, offset in memory.offsets.items():
             self._roots[name] = Place(ARENA, 0, offset)
         for name, owner in memory.external.items():
@@ -180,11 +208,11 @@ class _Linker:
             self._steps.append(Step(node.label, node.name, node.covers, kernels, native))
             scratch = self._memory.scratch.get(node.name, 0)
             for step in item.native:
-                self._add_native(step, scratch)
+                self._add_native(step, scratch, self._numpy_step(node) if step.may_decline else None)
             if item.control is not None:
                 self._add_control(item.control, scratch)
             elif not item.native:
-                self._add_numpy(node)
+                self._append(-1, (), (), self._numpy_step(node))
         self._add_output_copies()
         program = segmented(self._program, self._native_program)
         tables = sum(constant.nbytes for constant in self._constants if is_table(constant))
@@ -211,6 +239,8 @@ class _Linker:
 
     def _value(self, name: str) -> Place:
         view = self._views[name]
+        if view.root not in self._roots:  # a constant that a step reads as it is; most are packed, and only their panels are held
+            self._roots[view.root] = self._constant(self._unplaced[view.root].data)
         root = self._roots[view.root]
         return Place(root.space, root.index, root.byte_offset + view.offset * self._types[name].dtype.itemsize)
 
@@ -237,14 +267,13 @@ class _Linker:
         self._program.append((kind, np.asarray(params, np.int64), triples, numpy_step))
         self._step_of.append(len(self._steps) - 1)
 
-    def _add_native(self, step: NativeStep, scratch: int) -> None:
-        self._append(_KINDS[step.kernel], step.params, [self._place(operand, scratch) for operand in step.operands])
+    def _add_native(self, step: NativeStep, scratch: int, otherwise: NumpyStep | None) -> None:
+        self._append(_KINDS[step.kernel], step.params, [self._place(operand, scratch) for operand in step.operands], otherwise)
 
-    def _add_numpy(self, node: Node) -> None:
+    def _numpy_step(self, node: Node) -> NumpyStep:
         operands = [None if name is None else self._strided(name) for name in node.inputs]
         results = [self._strided(value.name) for value in node.outputs]
-        where = f"{node.op} '{node.name}'"
-        self._append(-1, (), (), NumpyStep(where, get_op(node.op), node.attrs, operands, results, self._constants))
+        return NumpyStep(f"{node.op} '{node.name}'", get_op(node.op), node.attrs, operands, results, self._constants)
 
     def _add_control(self, control: ControlNode, scratch: int) -> None:
         values = [StridedValue(self._place(block.operand, scratch), block.type, block.byte_strides) for block in control.blocks]

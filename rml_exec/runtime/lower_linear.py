@@ -150,7 +150,7 @@ def matrix_batch(
     own = type_.shape[:-2]
     aligned = (0,) * (len(batch_dims) - len(own)) + tuple(0 if dim == 1 else stride for dim, stride in zip(own, strides, strict=False))
     row, column = (strides[-1], strides[-2]) if transpose else (strides[-2], strides[-1])
-    batch_stride = _collapsed_stride(batch_dims, aligned)
+    batch_stride = collapsed_stride(batch_dims, aligned)
     if batch_stride is not None and (column == 1 or type_.shape[-2 if transpose else -1] <= 1 or not needs_unit_columns):
         return name, (batch_stride, row, column)
     rows, columns = (type_.shape[-1], type_.shape[-2]) if transpose else type_.shape[-2:]
@@ -160,7 +160,7 @@ def matrix_batch(
     return part, (rows * columns, columns, 1)
 
 
-def _collapsed_stride(dims: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+def collapsed_stride(dims: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     """Returns the one stride that steps through all dims in C order, or None if there is no such stride."""
     wanted, step = None, 1
     for dim, stride in zip(reversed(dims), reversed(strides), strict=True):

@@ -7,7 +7,7 @@ A lowering sees operand types, strides and constant data, and answers with :clas
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,6 +58,8 @@ class NativeStep:
     kernel: str
     params: Sequence[int]
     operands: tuple[Operand, ...]
+    may_decline: bool = False
+    """Whether NumPy runs the node where the kernel finds that an operand holds what it does not do; operands must still be untouched then."""
 
 
 Lowering = Callable[[Node, "LowerContext"], "list[NativeStep] | None"]
@@ -107,7 +109,7 @@ class LowerContext:
 
     types: dict[str, TensorType]
     views: dict[str, View]
-    constants: dict[str, np.ndarray]
+    constants: Mapping[str, np.ndarray]
     threads: int = 1
     numerics: str = "fast"
     prologue: list[NativeStep] = field(default_factory=list)

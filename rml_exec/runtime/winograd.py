@@ -50,15 +50,15 @@ def workspace_floats(edge: int, block: int, ic: int, oc: int) -> int:
     return (edge + 2) ** 2 * (block * (ic + oc) + _PADDING)
 
 
-def transformed_weights(weights: np.ndarray, edge: int) -> np.ndarray:
-    """Returns OIHW weights [oc, ic, 3, 3] as G w G', computed in float64, packed per point; made once per process."""
-    return shared_data(weights, ("winograd", edge), lambda: _transformed(weights, edge))
+def transformed_weights(weights: np.ndarray, edge: int, threads: int = 1) -> np.ndarray:
+    """Returns OIHW weights [oc, ic, 3, 3] as G w G', computed in float64, packed per point; made once per process, by so many threads."""
+    return shared_data(weights, ("winograd", edge), lambda: _transformed(weights, edge, threads))
 
 
-def _transformed(weights: np.ndarray, edge: int) -> np.ndarray:
+def _transformed(weights: np.ndarray, edge: int, threads: int) -> np.ndarray:
     oc, ic = weights.shape[:2]
     points = np.empty((edge + 2) ** 2 * _native.packed_b_floats(ic, oc), np.float32)
     kind, places = _native.step_kinds()[f"winograd{edge}_weights"], [(OUTPUT, 0, 0), (INPUT, 0, 0)]
     step = (kind, np.array([ic, oc], np.int64), np.array(places, np.int64), None)
-    _native.Program([step], [], 1, 1, 0).run(bytearray(), [np.ascontiguousarray(weights)], [points], 1)
+    _native.Program([step], [], 1, 1, 0).run(bytearray(), [np.ascontiguousarray(weights)], [points], threads)
     return points

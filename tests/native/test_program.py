@@ -116,6 +116,35 @@ def test_exception_of_a_python_step_ends_the_run_and_leaves_the_program_usable(t
     np.testing.assert_array_equal(y, [1, 2])
 
 
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_python_runs_a_step_that_its_kernel_declines(threads, last):
+    """The kernel takes rows by index; an index out of range is not for it, whichever thread meets it."""
+    rows, width = 4096, 8
+
+    def host(arena, inputs, outputs):
+        called.append(True)
+        if (np.asarray(inputs[1]) > rows).any():
+            raise ZeroDivisionError("far out")
+        np.asarray(outputs[0])[:] = inputs[0][np.asarray(inputs[1]) % rows]
+
+    take = (KINDS["take"], _ints(4, 1, rows, width, rows, 8, 1, 0, 0), _ints(OUTPUT, 0, 0, INPUT, 0, 0, INPUT, 1, 0), host)
+    copy = (KINDS["copy"], _ints(4, 1, rows * width, 1, 1), _ints(OUTPUT, 1, 0, OUTPUT, 0, 0), None)
+    program = _native.Program([take] if last else [take, copy, take, copy], [], 2, 1 if last else 2, 0)
+    x, indices = np.arange(rows * width, dtype=np.float32).reshape(rows, width), np.arange(rows)[::-1].copy()
+    for at, value, calls in [(0, 0, 0), (0, rows, 1), (rows - 1, rows, 1), (rows // 2, -1, 0), (7, rows + 1, None)]:
+        called, given, outputs = [], indices.copy(), [np.empty_like(x) for _ in range(1 if last else 2)]
+        given[at] = value
+        if calls is None:
+            with pytest.raises(ZeroDivisionError, match="far out"):
+                program.run(bytearray(0), [x, given], outputs, threads)
+            continue
+        program.run(bytearray(0), [x, given], outputs, threads)
+        assert len(called) == calls * (1 if last else 2)
+        for got in outputs:
+            np.testing.assert_array_equal(got, x[given % rows])
+
+
 def test_a_python_step_may_run_another_program(pack):
     inner, x, w, bias, arena_bytes = _chain(pack)
     program = _native.Program([_call(lambda *_: results.append(_run_chain(inner, x, (9, 70), arena_bytes, 2)))], [], 0, 0, 0)
@@ -162,9 +191,9 @@ BAD_STEPS = {
     "not a tuple": ([1, 2, 3, 4], "step 0 must be a tuple"),
     "unknown kind": ((10**6, GOOD[1], GOOD[2], None), "step 0: kind must be -1 or in"),
     "negative kind": ((-2, GOOD[1], GOOD[2], None), "step 0: kind must be -1 or in"),
-    "kernel with callable": ((KINDS["copy"], GOOD[1], GOOD[2], print), "callable if and only if its kind is -1"),
-    "host step without callable": ((-1, GOOD[1], GOOD[2], None), "callable if and only if its kind is -1"),
-    "host step with a number": ((-1, GOOD[1], GOOD[2], 7), "callable if and only if its kind is -1"),
+    "kernel with a number": ((KINDS["copy"], GOOD[1], GOOD[2], 7), "of kind 0 must have a callable or None"),
+    "host step without callable": ((-1, GOOD[1], GOOD[2], None), "of kind -1 must have a callable"),
+    "host step with a number": ((-1, GOOD[1], GOOD[2], 7), "of kind -1 must have a callable"),
     "params of floats": (
         (KINDS["copy"], np.ones(5), GOOD[2], None),
         "must be a buffer of int64; got items of format 'd'",

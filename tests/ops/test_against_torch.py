@@ -112,7 +112,15 @@ def test_attention(mask):
     operand = {"bool": allowed, "additive": np.where(allowed, 0.5, -INF)}.get(mask)
     tq, tk, tv, tmask = tensors(q, k, v, operand)
     want = functional.scaled_dot_product_attention(tq, tk, tv, tmask, is_causal=mask == "causal", scale=0.3)
-    same(run("attention", q, k, v, operand, scale=0.3, mask=mask, fully_masked="zero"), want)
+    same(run("attention", q, k, v, operand, scale=0.3, softcap=None, mask=mask, fully_masked="zero", kv_groups=1), want)
+
+
+def test_grouped_attention():
+    from torch.nn import functional
+
+    q, k, v = normal(2, 6, 5, 8), normal(2, 2, 7, 8), normal(2, 2, 7, 4)
+    want = functional.scaled_dot_product_attention(*tensors(q, k, v), scale=0.3, enable_gqa=True)
+    same(run("attention", q, k, v, None, scale=0.3, softcap=None, mask="none", fully_masked="zero", kv_groups=3), want)
 
 
 def test_rounding_division_and_remainder():

@@ -103,7 +103,8 @@ FORWARD = {"direction": "forward"}
 NMS = {"max_outputs": 3, "iou_threshold": 0.5, "score_threshold": None, "index_dtype": "i64"}
 REDUCE = {"kind": "sum", "axes": (1,), "keepdims": False, "nan": "propagate", "empty": "error"}
 ARG = {"kind": "max", "axis": 1, "keepdims": False, "tie": "first", "nan": "first", "index_dtype": "i64"}
-ATTENTION = {"scale": 1.0, "mask": "none", "fully_masked": "nan"}
+ATTENTION = {"scale": 1.0, "softcap": None, "mask": "none", "fully_masked": "nan", "kv_groups": 1}
+GROUPED = {**ATTENTION, "kv_groups": 2}
 PLAIN = {"transpose_a": False, "transpose_b": False}
 REFUSED = [
     ("exp", ["i32[3]"], {}, "element type must be one of f16, f32, f64; got i32"),
@@ -234,6 +235,10 @@ REFUSED = [
     ("attention", ["f32[2,3]", "f32[4,3]", "f32[4,3]", "bool[2,4]"], ATTENTION, "null for none and causal"),
     ("attention", ["f32[2,3]", "f32[4,3]", "f32[4,3]", "f32[2,4]"], {**ATTENTION, "mask": "bool"}, "must be bool for mask bool"),
     ("attention", ["f32[2,3]", "f32[4,3]", "f32[4,3]", "bool[3,4]"], {**ATTENTION, "mask": "bool"}, "must broadcast"),
+    ("attention", ["f32[2,3]", "f32[4,3]", "f32[4,3]", None], GROUPED, "kv_groups must be 1, or with an axis of heads"),
+    ("attention", ["f32[4,2,3]", "f32[4,5,3]", "f32[4,5,3]", None], GROUPED, "q with 2 times the heads of k and v"),
+    ("attention", ["f32[5,2,3]", "f32[2,5,3]", "f32[2,5,3]", None], GROUPED, "q with 2 times the heads of k and v"),
+    ("attention", ["f32[2,3]", "f32[4,3]", "f32[4,3]", None], {**ATTENTION, "softcap": 0.0}, "softcap must be above 0"),
 ]
 
 

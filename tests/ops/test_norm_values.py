@@ -54,9 +54,12 @@ def test_log_softmax_does_not_underflow():
     np.testing.assert_allclose(run("log_softmax", x, axis=0), np.log(run("softmax", x, axis=0, fully_masked="nan")), rtol=1e-12)
 
 
+PLAIN = {"softcap": None, "kv_groups": 1}
+
+
 def attention(mask, mask_operand, fully_masked="nan", length=3):
     q, k, v = (np.random.default_rng(seed).normal(size=(2, length, 4)) for seed in range(3))
-    y = run("attention", q, k, v, mask_operand, scale=0.5, mask=mask, fully_masked=fully_masked)
+    y = run("attention", q, k, v, mask_operand, scale=0.5, mask=mask, fully_masked=fully_masked, **PLAIN)
     return q, k, v, y
 
 
@@ -90,7 +93,7 @@ def test_fully_masked_rows(mask, fully_masked):
 def test_a_masked_key_does_not_matter_even_if_it_is_nan():
     q, k, v = np.ones((2, 4)), np.ones((2, 4)), np.ones((2, 4))
     k[1] = NAN
-    y = run("attention", q, k, v, np.array([[True, False]]), scale=1.0, mask="bool", fully_masked="zero")
+    y = run("attention", q, k, v, np.array([[True, False]]), scale=1.0, mask="bool", fully_masked="zero", **PLAIN)
     np.testing.assert_array_equal(y, 1)
 
 

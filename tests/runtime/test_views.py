@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rml_exec import Executor, GraphBuilder
-from rml_exec.ops import all_ops
+from rml_exec.ops import all_ops, get_op
 from rml_exec.types import DType, TensorType
 from tests.ops.operands import assert_within, operands_of, widened
 
@@ -38,3 +38,22 @@ def test_operands_that_are_views(op, case):
     attrs = {name: "f64" if op.attrs[name].kind == "dtype" and DType(value).is_float else value for name, value in case.attrs.items()}
     for index, want in enumerate(op.run_reference(widened(operands), attrs)):
         assert_within(got[f"y{index}"], want, op.tolerance)
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_attention_reads_heads_of_a_fused_projection(groups, length):
+    """Queries, keys and values as models make them: [batch, length, heads * width], reshaped and transposed."""
+    operands = [np.random.default_rng(seed).normal(size=(2, length, heads * 8)) for seed, heads in enumerate((2 * groups, 2, 2))]
+    attrs = {"scale": 0.4, "softcap": None, "mask": "none", "fully_masked": "nan", "kv_groups": groups}
+    builder = GraphBuilder("heads")
+    names, want = [], []
+    for index, array in enumerate(operands):
+        x = builder.input(f"x{index}", "f32", array.shape)
+        parted = builder.add("reshape", [x], shape=(2, length, array.shape[-1] // 8, 8))
+        names.append(builder.add("transpose", [parted], perm=(0, 2, 1, 3)))
+        want.append(array.reshape(2, length, -1, 8).swapaxes(1, 2))
+    builder.output("y", builder.add("attention", [*names, None], **attrs))
+    given = {f"x{index}": array.astype(np.float32) for index, array in enumerate(operands)}
+    got = Executor.create(builder.build(), threads=2).run(given)["y"]
+    np.testing.assert_allclose(got, get_op("attention").run_reference([*want, None], attrs)[0], rtol=1e-4, atol=1e-5)

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "isa.h"
+#include "transpose.h"
 
-enum { MAX_RANK = 32, BLOCK = 16, SERIAL_BYTES = 16384 };
+enum { MAX_RANK = 32, BLOCK = 16, FEW = 8, LONG_BLOCK = 256, SERIAL_BYTES = 16384 };
 
 typedef struct axis {
   int64_t size, dst, src;
@@ -29,16 +30,35 @@ static void copy_line(char *dst, const char *src, axis a, int64_t item) {
   }
 }
 
-// Two axes, src contiguous along `outer` and dst along `inner`: in blocks, so that a cache line fetched is used whole.
+// Blocks of lines along the longer one of two axes, the other has a few elements: the channels of a picture.
+static void copy_few(char *dst, const char *src, axis few, axis line, int64_t item) {
+  for (int64_t i = 0; i < line.size; i += LONG_BLOCK) {
+    axis part = {line.size - i < LONG_BLOCK ? line.size - i : LONG_BLOCK, line.dst, line.src};
+    for (int64_t j = 0; j < few.size; j++)
+      copy_line(dst + (i * line.dst + j * few.dst) * item, src + (i * line.src + j * few.src) * item, part, item);
+  }
+}
+
+// Two axes, src contiguous along `outer` and dst along `inner`: in blocks, so that a cache line fetched is used whole; elements of 4 bytes
+// in squares of W x W.
 static void copy_transposed(char *dst, const char *src, axis outer, axis inner, int64_t item) {
-  for (int64_t i = 0; i < outer.size; i += BLOCK)
-    for (int64_t j = 0; j < inner.size; j += BLOCK) {
-      int64_t rows = outer.size - i < BLOCK ? outer.size - i : BLOCK;
-      axis line = inner;
-      line.size = inner.size - j < BLOCK ? inner.size - j : BLOCK;
-      for (int64_t r = i; r < i + rows; r++)
-        copy_line(dst + (r * outer.dst + j * inner.dst) * item, src + (r * outer.src + j * inner.src) * item, line, item);
+  if (inner.size < FEW || outer.size < FEW) {
+    if (inner.size < outer.size) copy_few(dst, src, inner, outer, item);
+    else copy_few(dst, src, outer, inner, item);
+    return;
+  }
+  for (int64_t i = 0; i < outer.size; i += BLOCK) {
+    int64_t rows = outer.size - i < BLOCK ? outer.size - i : BLOCK, done = 0;
+    if (item == 4 && rows == BLOCK && inner.dst == 1)
+      for (; done + BLOCK <= inner.size; done += BLOCK)
+        for (int64_t r = i; r < i + BLOCK; r += W)
+          for (int64_t j = done; j < done + BLOCK; j += W)
+            transpose_square((float *)dst + r * outer.dst + j, outer.dst, (const float *)src + r + j * inner.src, inner.src);
+    for (int64_t j = done; j < inner.size; j++) {
+      axis line = {rows, outer.dst, outer.src};
+      copy_line(dst + (i * outer.dst + j * inner.dst) * item, src + (i * outer.src + j * inner.src) * item, line, item);
     }
+  }
 }
 
 static void copy_axes(char *dst, const char *src, const axis *axes, int rank, int64_t item) {

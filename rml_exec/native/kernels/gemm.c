@@ -9,6 +9,8 @@
 // row tile. No packing of A and no blocking over k: a 6x64 tile needs 11 bytes of B a cycle, which even L3 delivers.
 #include "gemm.h"
 
+#include "transpose.h"
+
 // One row times several whole panels at once, where one panel has too few accumulators to hide the latency of FMA.
 #if W == 16
 #define ROW_PANELS 2
@@ -156,8 +158,8 @@ void RML_KERNEL(gemm)(const rml_args *args) {
   }
 }
 
-// One panel of `columns` columns, rows of `width` floats. Column by column in blocks of rows where columns are contiguous (a transposed
-// matrix), so that both sides stay in L1; row by row otherwise.
+// One panel of `columns` columns, rows of `width` floats: row by row where rows are contiguous; else column by column in blocks of rows, so
+// that both sides stay in L1, in squares where columns are contiguous (a transposed matrix).
 static void pack_panel(float *dst, const float *b, int64_t k, int64_t columns, int64_t width, int64_t row_stride, int64_t col_stride) {
   enum { ROWS = 16 };
   for (int64_t row = 0; row < k; row += ROWS) {
@@ -165,7 +167,11 @@ static void pack_panel(float *dst, const float *b, int64_t k, int64_t columns, i
     if (col_stride == 1) {
       for (int64_t i = row; i < end; i++) memcpy(dst + i * width, b + i * row_stride, (size_t)columns * sizeof(float));
     } else {
-      for (int64_t j = 0; j < columns; j++)
+      int64_t j = 0;
+      if (row_stride == 1 && end - row == ROWS)
+        for (; j + W <= columns; j += W)
+          for (int64_t i = row; i < end; i += W) transpose_square(dst + i * width + j, width, b + i + j * col_stride, col_stride);
+      for (; j < columns; j++)
         for (int64_t i = row; i < end; i++) dst[i * width + j] = b[i * row_stride + j * col_stride];
     }
     for (int64_t i = row; i < end; i++)

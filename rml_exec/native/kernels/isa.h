@@ -20,4 +20,8 @@ static inline void rml_share(int64_t n, int thread, int threads, int64_t *begin,
   *begin = n * thread / threads;
   *end = n * (thread + 1) / threads;
 }
+
+// Says that this step is not for the kernel: an operand holds what it does not do, such as an index out of range. The program then runs
+// the step's host function in its place, which raises or computes. Outputs may hold anything by then; inputs must be as they were.
+static inline void rml_decline(const rml_args *args) { __atomic_store_n(args->declined, args->step, __ATOMIC_RELAXED); }
 #endif

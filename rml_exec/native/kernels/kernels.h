@@ -9,6 +9,8 @@ typedef struct rml_args {
   const int64_t *p;      // the step's parameters; layout documented in steps.def
   void *const *ptr;      // operand pointers in the order documented in steps.def; null for an absent operand
   int thread, threads;   // share of this call: thread in [0, threads)
+  int64_t step;          // index of the step in its program
+  int64_t *declined;     // what rml_decline of isa.h sets
 } rml_args;
 
 typedef void (*rml_step_fn)(const rml_args *);
