@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +18,12 @@ from rml_exec.ir.weights import Tensor, read_tensors, write_file, write_tensors
 from rml_exec.ops.registry import all_ops, get_op
 from rml_exec.types import TensorType
 
-__all__ = ["GraphBuilder", "Source", "check_graph", "load_graph", "save_graph"]
+__all__ = ["IMPORTERS", "GraphBuilder", "Source", "check_graph", "find_model", "load_graph", "save_graph"]
+
+IMPORTERS = "rml_exec.importers"
+"""Group of the entry points that open other types of file: ``onnx`` for ``.onnx``. One is called as ``importer(path, golden=False)``, makes a
+model of the file, keeps it for the next time, and returns its path prefix. Its golden holds inputs, and with ``golden`` outputs to check
+against. So importers can be installed beside this package, which knows none."""
 
 Source = str | os.PathLike[str] | bytes | IO[bytes]
 """A path, the content itself, or a file object to read it from."""
@@ -37,11 +42,37 @@ class GraphBuilder(builder.GraphBuilder):
         super().__init__(name, infer=infer_types, producer=producer, metadata=metadata)
 
 
+def find_model(source: str | os.PathLike[str], *, golden: bool = False) -> str | os.PathLike[str]:
+    """Returns the path prefix of a model: ``source`` itself, or where an importer put what it made of a file of another type.
+
+    Args:
+        source: path prefix, path of the ``.json``, or a file of a type that an importer is installed for (:data:`IMPORTERS`).
+        golden: True if a file that is imported needs outputs to check against.
+
+    Raises:
+        GraphFormatError: a file of a type without an importer.
+        RmlError: what the importer raises.
+    """
+    path = Path(source)
+    if path.suffix in ("", ".json") or model_paths(source).graph.exists() or not path.is_file():
+        return source
+    from importlib.metadata import entry_points  # only where it is needed: it reads what is installed
+
+    importers = tuple(entry_points(group=IMPORTERS, name=path.suffix[1:]))
+    if not importers:
+        known = ", ".join(sorted({f".{entry.name}" for entry in entry_points(group=IMPORTERS)})) or "none"
+        rule = f"there is neither {model_paths(source).graph.name} beside it nor an importer for files of its type"
+        raise GraphFormatError.of(str(path), rule, hint=f"importers are installed for: {known}")
+    importer: Callable[..., str | os.PathLike[str]] = importers[0].load()
+    return importer(path, golden=golden)
+
+
 def load_graph(source: Source, weights: Source | None = None) -> Graph:
     """Reads and checks a graph. Its weights are mapped, not read: a page of the file costs time and memory when a run first touches it.
 
     Args:
-        source: path prefix (``models/mlp``), path of the ``.json``, its content as bytes, or a file object.
+        source: path prefix (``models/mlp``), path of the ``.json``, its content as bytes, or a file object; or the path of a file that an
+            importer is installed for, such as ``model.onnx`` (:func:`find_model`).
         weights: path, content or file object of the safetensors file; the NAME.safetensors beside NAME.json when not given.
 
     Returns:
@@ -55,6 +86,7 @@ def load_graph(source: Source, weights: Source | None = None) -> Graph:
     path: Path | None = None
     stamp = None
     if isinstance(source, str | os.PathLike):
+        source = find_model(source)
         path = model_paths(source).graph
         try:
             if weights is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from exporters.bundle import ExportSummary, write_export
 from exporters.dims import Dim, check_sizes, generalise, hints, shapes_at, trial_sizes
 from exporters.errors import import_framework
-from exporters.golden_sets import GoldenSet, input_sets
+from exporters.golden_sets import golden_sets, input_sets
 from exporters.progress import report
 from rml_exec.ir.graph import Graph
 
@@ -68,7 +68,7 @@ def export(
     shapes = {name: array.shape for name, array in examples.items()}
     others = [shapes_at(dims, shapes, sizes) for sizes in check_sizes(dims, hints(dims, shapes))] if dims else []
     sets = input_sets(examples, goldens=goldens, seed=seed, others=others)
-    first, *further = [GoldenSet(inputs, run_eagerly(traced, inputs), number) for number, inputs in sets]
+    first, *further = golden_sets("torch", sets, lambda inputs: run_eagerly(traced, inputs))
     return write_export(
         imported.graph,
         prefix,

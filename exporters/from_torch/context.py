@@ -11,10 +11,10 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from exporters.lowering import LoweringTable
-from rml_exec.loading import GraphBuilder
+from rml_exec.ir.builder import BodyBuilder
 from rml_exec.types import DType, TensorType
 
-__all__ = ["ATEN", "Context", "Known", "RefusedError", "Scalar", "identity_of", "to_dtype"]
+__all__ = ["ATEN", "COMPOSITES", "Context", "Known", "RefusedError", "Scalar", "identity_of", "to_dtype"]
 
 ATEN = LoweringTable()
 """``aten.PACKET`` or ``aten.PACKET.OVERLOAD`` -> lowering.
@@ -23,6 +23,9 @@ It is called as ``lowering(ctx, *arguments)`` with all arguments of the operator
 meaning here (layout, device, pin_memory, memory_format, non_blocking) left out. A tensor is the name of its value. It returns the name of
 the result, or a tuple if the operator has several, with None for one that is not computed.
 """
+
+COMPOSITES: dict[Any, str] = {}
+"""Functions that stand for a recognised formula in a traced graph -> their name in ATEN. They are called with positional arguments."""
 
 Scalar = int | float | bool
 
@@ -52,6 +55,8 @@ class RefusedError(Exception):
 
 def to_dtype(dtype: torch.dtype) -> DType:
     """Returns the graph's element type; raises RefusedError where it has none for torch's."""
+    if dtype is torch.bfloat16:
+        raise RefusedError("torch.bfloat16 is not supported: call model.float() first, take float32 inputs and no autocast")
     if dtype not in _DTYPES:
         raise RefusedError(f"{dtype} is not supported")
     return _DTYPES[dtype]
@@ -86,17 +91,24 @@ class Context:
         builder: the graph being built.
         node: the FX node being lowered.
         source: its origin for the graph.
+        zeros: values of a symbolic size that are zeros.
     """
 
-    def __init__(self, builder: GraphBuilder, sizes: Mapping[Any, int] | None = None) -> None:
-        """Takes the graph to build, and the size of each symbol of the program's shapes."""
+    def __init__(self, builder: BodyBuilder, sizes: Mapping[Any, int] | None = None, prefix: str = "") -> None:
+        """Takes what to build, the size of each symbol of the program's shapes, and what names of computed constants begin with."""
         self.builder = builder
+        self._prefix = prefix
         self._sizes = sizes or {}
         self.node: torch.fx.Node
         self.source: dict[str, str] = {}
+        self.zeros: set[str] = set()
         self._scalars: dict[tuple[DType, str], str] = {}
         self._constants: dict[object, str] = {}
         self._known: dict[str, np.ndarray] = {}
+
+    def within(self, builder: BodyBuilder, prefix: str) -> Context:
+        """Returns the context of a function."""
+        return Context(builder, self._sizes, self._prefix + prefix)
 
     def add(self, op: str, operands: Sequence[str | None], **attrs: Any) -> Any:
         """Adds the node that gives the operator's result, under the operator's name."""
@@ -175,6 +187,10 @@ class Context:
         """Returns a torch dim as a non-negative axis; of a 0-d tensor as of one with one element."""
         return dim % max(self.type(value).rank, 1)
 
+    def value(self, operand: Any) -> Any:
+        """Returns an operand of a node: a known tensor as a constant, anything else as it is."""
+        return self.constant(operand) if isinstance(operand, Known) else operand
+
     def constant(self, known: Known) -> str:
         """Returns the value of a known tensor. Tied weights are one constant; what an ``expand`` made big is stored small and broadcast."""
         tensor = known.tensor
@@ -189,7 +205,7 @@ class Context:
             if stored.numel() > 1 and bool((stored == stored.flatten()[0]).all()):
                 stored = stored.flatten()[0].reshape([1] * stored.dim())
         array = stored.contiguous().numpy()
-        value = self.builder.constant(array, known.name, key=known.key)
+        value = self.builder.constant(array, known.name if known.key else self._prefix + known.name, key=known.key)
         if array.shape != tuple(tensor.shape):
             value = self.builder.add("broadcast", [value], name=f"{known.name}.broadcast", shape=tuple(tensor.shape))
         self._constants[identity] = value

@@ -176,6 +176,16 @@ def _scatter_value(ctx: Context, x: str, dim: int, indices: str, value: Scalar) 
     return _scatter(ctx, x, dim, indices, _filled(ctx, indices, value, ctx.type(x).dtype), "none")
 
 
+@ATEN.lowers("aten.one_hot")
+def _one_hot(ctx: Context, indices: str, classes: int = -1) -> str:
+    """Ones written into zeros: torch's own decomposition compares with ``arange``, and an index out of range is no error any more."""
+    if classes < 0:
+        raise RefusedError("the number of classes depends on data: give num_classes")
+    column = ctx.reshape(indices, [*ctx.type(indices).shape, 1])
+    zeros = ctx.step("broadcast", [ctx.scalar(0, DType.I64)], shape=(*ctx.type(indices).shape, classes))
+    return _scatter(ctx, zeros, -1, column, _filled(ctx, column, 1, DType.I64), "none")
+
+
 _KINDS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min", "mean": "add"}
 
 

@@ -1,4 +1,4 @@
-"""Lowerings of the operators of neural networks: products, convolutions, pools, normalisations, attention."""
+"""Lowerings of the operators of neural networks: products, convolutions, pools, normalisations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from exporters.from_torch.context import ATEN, Context, RefusedError, Scalar
-from rml_exec.types import DType
 
 Ints = Sequence[int]
 
@@ -18,11 +17,14 @@ def _matmul(ctx: Context, a: str, b: str) -> str:
     return str(ctx.add("matmul", [a, b], transpose_a=False, transpose_b=False))
 
 
-@ATEN.lowers("aten.dot", "aten.mv")
-def _vector_product(ctx: Context, a: str, b: str) -> str:
-    column = ctx.reshape(b, [ctx.type(b).size, 1])
-    rows = ctx.type(a).shape if ctx.type(a).rank == 2 else (1, ctx.type(a).size)
-    return ctx.reshape(ctx.step("matmul", [ctx.reshape(a, rows), column], transpose_a=False, transpose_b=False), ctx.result().shape)
+@ATEN.lowers("aten.matmul", "aten.dot", "aten.mv")
+def _any_product(ctx: Context, a: str, b: str) -> str:
+    """A vector is a row on the left, a column on the right."""
+    if min(ctx.type(a).rank, ctx.type(b).rank) > 1:
+        return _matmul(ctx, a, b)
+    rows = a if ctx.type(a).rank > 1 else ctx.reshape(a, [1, ctx.type(a).size])
+    columns = b if ctx.type(b).rank > 1 else ctx.reshape(b, [ctx.type(b).size, 1])
+    return ctx.reshape(ctx.step("matmul", [rows, columns], transpose_a=False, transpose_b=False), ctx.result().shape)
 
 
 @ATEN.lowers("aten.addmm", "aten.baddbmm")
@@ -305,61 +307,3 @@ def _softmax(packet: str, op: str, **attrs: str) -> None:
 
 _softmax("_softmax", "softmax", fully_masked="nan")
 _softmax("_log_softmax", "log_softmax")
-
-
-@ATEN.lowers("aten.scaled_dot_product_attention")
-def _attention(
-    ctx: Context, q: str, k: str, v: str, mask: str | None, dropout: float, is_causal: bool, scale: float | None, enable_gqa: bool
-) -> str:
-    """Rows without anything to attend to give 0 in torch (measured); a causal mask is aligned at the first query and key."""
-    if dropout:
-        raise RefusedError("dropout draws random numbers")
-    if enable_gqa:
-        k, v = (_repeat_heads(ctx, value, ctx.type(q).shape[-3]) for value in (k, v))
-    mask = _plain_mask(ctx, mask) if mask is not None else None
-    is_causal, mask = (True, None) if mask == _CAUSAL else (is_causal, mask)
-    batch = np.broadcast_shapes(*(ctx.type(value).shape[:-2] for value in (q, k, v)))
-    q, k, v = (_with_batch(ctx, value, batch) for value in (q, k, v))
-    queries, keys = ctx.type(q).shape[-2], ctx.type(k).shape[-2]
-    kind = "none"
-    if is_causal and queries == keys:
-        kind, mask = "causal", None
-    elif is_causal:
-        mask = ctx.builder.constant(np.tril(np.ones((queries, keys), bool)), f"{ctx.node.name}.mask")
-    if mask is not None:
-        kind = "bool" if ctx.type(mask).dtype is DType.BOOL else "additive"
-        mask = mask if kind == "bool" else ctx.cast(mask, ctx.type(q).dtype)
-    factor = float(scale) if scale is not None else 1 / math.sqrt(ctx.type(q).shape[-1])
-    return str(ctx.add("attention", [q, k, v, mask], scale=factor, mask=kind, fully_masked="zero"))
-
-
-_CAUSAL = "causal mask"
-
-
-def _plain_mask(ctx: Context, mask: str) -> str | None:
-    """Returns the mask; None for one known to hide nothing, _CAUSAL for one known to hide what comes later."""
-    known = ctx.known(mask)
-    if known is None:
-        return mask
-    visible = known if known.dtype == np.bool_ else (known == 0) if np.isin(known, (0, -np.inf, np.finfo(known.dtype).min)).all() else None
-    if visible is None or visible.ndim < 2 or visible.size != visible.shape[-2] * visible.shape[-1]:
-        return mask
-    square = visible.reshape(visible.shape[-2:])
-    if square.all():
-        return None
-    return _CAUSAL if square.shape[0] == square.shape[1] and (square == np.tril(np.ones_like(square))).all() else mask
-
-
-def _with_batch(ctx: Context, value: str, batch: tuple[int, ...]) -> str:
-    shape = (*batch, *ctx.type(value).shape[-2:])
-    return value if ctx.type(value).shape == shape else str(ctx.step("broadcast", [value], shape=shape))
-
-
-def _repeat_heads(ctx: Context, value: str, heads: int) -> str:
-    """Returns keys or values with each head repeated for the query heads that share it."""
-    *batch, own, length, width = ctx.type(value).shape
-    if own == heads:
-        return value
-    parted = ctx.reshape(value, [*batch, own, 1, length, width])
-    repeated = ctx.step("broadcast", [parted], shape=(*batch, own, heads // own, length, width))
-    return ctx.reshape(repeated, [*batch, heads, length, width])

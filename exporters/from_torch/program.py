@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import io
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,16 +22,18 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from exporters.dims import Dim, axes_of, hints, shapes_at
-from exporters.errors import ExportError
-from exporters.from_torch import elementwise, indexing, networks, recurrent, reductions, sampling, shapes
+from exporters.errors import ExportError, describe
+from exporters.from_torch import attention, elementwise, indexing, networks, recurrent, reductions, sampling, shapes
 from exporters.from_torch.context import ATEN
+from exporters.from_torch.contraction import products
+from exporters.from_torch.formulas import recognise
 from exporters.golden_sets import draw_inputs
 from exporters.lowering import name_inputs, name_outputs
 from rml_exec.ir.dims import parse_expr
 
 __all__ = ["DECOMPOSED", "Traced", "run_eagerly", "run_nodes", "symbolic_sizes", "trace"]
 
-_LOWERINGS = (elementwise, indexing, networks, recurrent, reductions, sampling, shapes)
+_LOWERINGS = (attention, elementwise, indexing, networks, recurrent, reductions, sampling, shapes)
 """Imported for what they add to ATEN."""
 
 
@@ -96,7 +100,7 @@ def trace(
     elif isinstance(example_inputs, torch.Tensor | np.ndarray):
         example_inputs = [example_inputs]
     defaults = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][: len(example_inputs)]
-    values = pytree.tree_map(_tensor, example_inputs)
+    values = _apart(pytree.tree_map(_tensor, example_inputs))
     named = name_inputs(values, input_names, defaults)
     arguments = dict(zip(example_inputs, named.values(), strict=True)) if by_name else named
     positional = 0 if by_name else len(named)
@@ -111,12 +115,21 @@ def trace(
         shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
         args, kwargs, dynamic = _with_dims(module, dims, shapes, inputs, args, kwargs)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), _without_partial_graph(), _masks_as_they_are(), recurrent.traced_whole():
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic).run_decompositions(_decompositions())
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic)
+            if products(program.graph):
+                program.graph_module.recompile()
+            program = program.run_decompositions(_decompositions())
     except Exception as error:  # whatever the model or the tracer raises
-        raise ExportError.of(where, "torch.export must be able to trace the model", f"{type(error).__name__}: {_told(error)}") from error
+        rule, hint = "torch.export must be able to trace the model", _CACHE_HINT if "DynamicCache" in str(error) else None
+        raise ExportError.of(where, rule, describe(error, _told(error)), hint=hint) from error
+    recurrent.as_torch_has_them(program.graph)
+    recognise(program.graph_module)
     return Traced(program, module, arguments, positional, inputs, _symbols(program, inputs, dims, where))
+
+
+_CACHE_HINT = "export without the cache of generated tokens: model.config.use_cache = False"
 
 
 def _with_dims(
@@ -180,7 +193,12 @@ def _check_mode(module: torch.nn.Module, where: str) -> None:
     if training := [name or "the model" for name, child in module.named_modules() if child.training]:
         shown = ", ".join(training[:3]) + (f" and {len(training) - 3} more" if len(training) > 3 else "")
         raise ExportError.of(where, "the model must be in evaluation mode", f"{shown} in training mode", hint="call model.eval() first")
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+    weights = [*module.named_parameters(), *module.named_buffers()]
+    if halves := [name for name, tensor in weights if tensor.dtype == torch.bfloat16]:
+        rest = f" and {len(halves) - 1} more" if len(halves) > 1 else ""
+        rule = "the weights must be of an element type that NumPy has"
+        raise ExportError.of(where, rule, f"'{halves[0]}'{rest} in bfloat16", hint="call model.float() first, and take float32 inputs")
+    for name, tensor in weights:
         if tensor.device.type != "cpu":
             raise ExportError.of(where, "the model must be on the CPU", f"'{name}' on {tensor.device}", hint="call model.cpu() first")
 
@@ -197,6 +215,19 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
 
 
+def _apart(values: Any) -> Any:
+    """Copies tensors that occur again: torch.export takes one tensor for one input, and would read the others nowhere."""
+    seen: set[int] = set()
+
+    def apart(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or id(leaf) not in seen:
+            seen.add(id(leaf))
+            return leaf
+        return leaf.clone()
+
+    return pytree.tree_map(apart, values)
+
+
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors of an argument: ``name``, or ``name.0.key`` for those within containers."""
     for path, leaf in pytree.tree_flatten_with_path(value)[0]:
@@ -209,18 +240,48 @@ def _call(arguments: dict[str, Any], positional: int) -> tuple[tuple[Any, ...], 
     return tuple(value for _, value in items[:positional]), dict(items[positional:])
 
 
+@contextlib.contextmanager
+def _masks_as_they_are() -> Iterator[None]:
+    """Keeps ``nn.Transformer`` from looking into masks whether they are causal, which a traced tensor cannot tell; it applies them anyway."""
+    layers = torch.nn.modules.transformer
+    detect = layers._detect_is_causal_mask
+    layers._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        layers._detect_is_causal_mask = detect
+
+
+@contextlib.contextmanager
+def _without_partial_graph() -> Iterator[None]:
+    """Keeps torch from printing the graph it has so far when it fails; what the model's own code writes comes at the end."""
+    written = io.StringIO()
+    graph = ""
+    try:
+        with contextlib.redirect_stderr(written):
+            yield
+    except Exception as error:
+        graph = f"{getattr(error, 'partial_fx_graph', '')}\n"
+        raise
+    finally:
+        text = written.getvalue()
+        sys.stderr.write(text.replace(graph, "") if graph.strip() else text)
+
+
 def _told(error: Exception) -> str:
     """Returns what an exception says: its first line, or of a list of violated constraints the entries."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    entries = [line.removeprefix("- ").rstrip(".") for line in lines if line.startswith("- ")]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    said = [line.removeprefix("- ") for line in lines if line.startswith("- ")] or lines[:1]
     advice = " If you're using mark_dynamic"  # and more about functions that the user has not called
-    return "; ".join(entries) if entries else lines[0].partition(advice)[0].rstrip(".") if lines else "no message"
+    return "; ".join(line.partition(advice)[0].rstrip(".") for line in said)
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns torch's decompositions: without those of what has a lowering, and with some of its own that are no default."""
     table = torch.export.default_decompositions()
     for name in ATEN.names():
+        if not name.startswith("aten."):
+            continue
         packet, _, overload = name.removeprefix("aten.").partition(".")
         for kept in [overload] if overload else getattr(torch.ops.aten, packet).overloads():
             table.pop(getattr(getattr(torch.ops.aten, packet), kept), None)

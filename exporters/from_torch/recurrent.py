@@ -1,13 +1,69 @@
-"""Lowerings of ``nn.LSTM`` and ``nn.GRU``, kept whole by the decomposition table: one node per layer and direction."""
+"""``nn.LSTM`` and ``nn.GRU``: one node per layer and direction.
+
+torch computes what shapes they give by unrolling them, which fixes the length of the sequence. So while a model is traced they are
+operators of our own (``rml.lstm``), which know their shapes, and become torch's afterwards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph
 
 from exporters.from_torch.context import ATEN, Context, RefusedError
+from exporters.from_torch.matching import packet_of
+
+__all__ = ["as_torch_has_them", "traced_whole"]
 
 Layer = Callable[[str, list[str], int, str], tuple[str, ...]]
 """``layer(x, parameters, index of the layer's state, direction)`` -> output sequence and last states."""
+
+
+_LIBRARY = torch.library.Library("rml", "FRAGMENT")
+_ARGUMENTS = "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+_LIBRARY.define(f"lstm(Tensor input, Tensor[] hx, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
+_LIBRARY.define(f"gru(Tensor input, Tensor hx, {_ARGUMENTS}) -> (Tensor, Tensor)")
+_LIBRARY.impl("lstm", torch.ops.aten.lstm.input, "CompositeExplicitAutograd")
+_LIBRARY.impl("gru", torch.ops.aten.gru.input, "CompositeExplicitAutograd")
+
+
+def _results(x: Any, states: Sequence[Any], *arguments: Any) -> tuple[Any, ...]:
+    """Returns the output sequence and the states as their shapes."""
+    directions = 2 if arguments[-2] else 1
+    return x.new_empty(*x.shape[:2], states[0].shape[-1] * directions), *(state.new_empty(state.shape) for state in states)
+
+
+torch.library.register_fake("rml::lstm", _results, lib=_LIBRARY)
+torch.library.register_fake("rml::gru", lambda x, state, *arguments: _results(x, [state], *arguments), lib=_LIBRARY)
+
+
+@contextlib.contextmanager
+def traced_whole() -> Iterator[None]:
+    """Lets ``nn.LSTM`` and ``nn.GRU`` call our operators. Packed sequences stay torch's: they have one argument more, at another place."""
+    functions = torch._VF
+    original = {name: getattr(functions, name) for name in ("lstm", "gru")}
+
+    def calling(name: str) -> Callable[..., Any]:
+        ours = getattr(torch.ops.rml, name)
+        return lambda *arguments: (ours if isinstance(arguments[3], bool) else original[name])(*arguments)
+
+    try:
+        for name in original:
+            setattr(functions, name, calling(name))
+        yield
+    finally:
+        for name in original:
+            delattr(functions, name)
+
+
+def as_torch_has_them(graph: Graph) -> None:
+    """Makes the operators of our own in a decomposed graph those of torch, whose arguments are the same."""
+    for node in graph.nodes:
+        if packet_of(node) in ("rml.lstm", "rml.gru"):
+            node.target = getattr(torch.ops.aten, packet_of(node).removeprefix("rml.")).input
 
 
 @ATEN.lowers("aten.lstm.input")
@@ -79,7 +135,7 @@ def _stacked(
 def _state(ctx: Context, states: str, index: int) -> str | None:
     """Returns one layer's initial state [batch, hidden]; None if it is known to be zeros."""
     known = ctx.known(states)
-    if known is not None and not known.any():
+    if (known is not None and not known.any()) or states in ctx.zeros:
         return None
     _, batch, hidden = ctx.type(states).shape
     cut = ctx.step("slice", [states], start=(index, 0, 0), limit=(index + 1, batch, hidden), strides=(1, 1, 1))

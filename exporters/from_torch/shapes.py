@@ -59,7 +59,10 @@ def _created(ctx: Context, *arguments: object) -> str:
     """A tensor of one number, of a size that is symbolic: others are computed at export. Whatever ``empty`` holds is 0 here."""
     value = {"full": arguments[1], "scalar_tensor": arguments[0]}.get(ctx.packet, 0)
     result = ctx.result()
-    return str(ctx.add("broadcast", [ctx.scalar(value, result.dtype)], shape=result.shape))  # type: ignore[arg-type]
+    made = str(ctx.add("broadcast", [ctx.scalar(value, result.dtype)], shape=result.shape))  # type: ignore[arg-type]
+    if value == 0:
+        ctx.zeros.add(made)
+    return made
 
 
 @ATEN.lowers("aten.arange.start_step")

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Runs one exported model and prints one line of JSON.",
         epilog="exit codes: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable on this machine, 130 interrupted",
     )
-    parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, or its .json")
+    parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, its .json, or a .onnx file")
     parser.add_argument(
         "--inputs", type=Path, metavar="FILE", help="inputs, and outputs to check against (default MODEL.golden.safetensors)"
     )
@@ -87,5 +87,7 @@ def _run(model: str, shown: str | None, as_json: bool, options: RunOptions) -> i
         print(f"rml-graph-run: runs on {report.threads} threads, all that this process may use", file=sys.stderr)
     if report.comparison is not None and report.comparison.reason:
         print(f"rml-graph-run: {model}: {report.comparison.reason}", file=sys.stderr)
+    if report.remark:
+        print(f"rml-graph-run: {model}: the golden proves little, for {report.remark}", file=sys.stderr)
     print(report.to_json())
     return 0 if report.passed else 1

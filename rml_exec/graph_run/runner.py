@@ -18,7 +18,7 @@ from rml_exec.graph_run.latency import Latency, measure, summarize
 from rml_exec.graph_run.trace import write_events, write_trace
 from rml_exec.ir.format import model_paths
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden
-from rml_exec.loading import load_graph
+from rml_exec.loading import find_model, load_graph
 from rml_exec.runtime.executor import Executor
 from rml_exec.runtime.profile import ProfileRow, summarize_by_label
 
@@ -66,7 +66,10 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found. ``to_json`` is the command's one line of output."""
+    """What was found. ``to_json`` is the command's one line of output.
+
+    ``remark`` is what the golden that was checked with says about itself: why it proves little. Empty if it proves what it should.
+    """
 
     model: str
     threads: int
@@ -74,6 +77,7 @@ class Report:
     comparison: Comparison | None = None
     latency: Latency | None = None
     profile: tuple[ProfileRow, ...] | None = None
+    remark: str = ""
 
     @property
     def passed(self) -> bool:
@@ -147,13 +151,15 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
     which is not timed, then the warm-up and the timed runs, then the profiled ones.
 
     Args:
-        model: path prefix or ``.json`` of an exported model.
+        model: path prefix or ``.json`` of an exported model, or a file that is imported.
         options: what to do; default nothing but one run.
 
     Raises:
         RmlError: a bad model, golden, input or option.
     """
     options = options or RunOptions()
+    found = find_model(model, golden=options.check and options.inputs is None)
+    model = found if isinstance(found, str) else Path(found)
     _check_targets(model, options)
     start = time.perf_counter()
     executor = options.create(model)
@@ -177,4 +183,5 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
             write_events(options.events, executor, one_run)
         if options.trace:
             write_trace(options.trace, executor, one_run)
-    return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile)
+    remark = golden.metadata.get("remark", "") if options.check else ""
+    return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile, remark)

@@ -321,4 +321,21 @@ def lower_elementwise(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         scalar = data.item() if data is not None and data.size == 1 else None
         tensors[name] = Tensor(operand, ctx.type(operand), ctx.strides(operand), scalar)
     step = elementwise_step(tensors, body, results, node.outputs)
-    return None if step is None else [step]
+    if step is None:
+        return _conversion(node, ctx) if node.op == "cast" else None
+    return [step]
+
+
+_CONVERTED = ("bool", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64")
+"""Element types as ``convert.c`` numbers them."""
+
+
+def _conversion(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
+    """Returns the step of a cast between types that are not 32 bits wide; None for floats to integers, and for 16-bit floats."""
+    (x,), result = node.inputs, node.outputs[0]
+    assert x is not None
+    source, target = ctx.type(x).dtype, result.type.dtype
+    if source.value not in _CONVERTED or target.value not in _CONVERTED or (source.is_float and target.is_integer):
+        return None
+    params = (result.type.size, _CONVERTED.index(target.value), _CONVERTED.index(source.value))
+    return [NativeStep("convert", params, (result.name, ctx.contiguous(x)))]

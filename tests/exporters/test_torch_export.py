@@ -326,8 +326,51 @@ def test_an_index_out_of_range_is_an_error_of_the_run_as_in_torch(function: Any,
 
 
 def test_bfloat16_is_refused() -> None:
-    with pytest.raises(ExportError, match=r"input 'x': torch\.bfloat16 is not supported"):
+    with pytest.raises(ExportError, match=r"input 'x': torch\.bfloat16 is not supported: call model\.float\(\) first"):
         to_graph(lambda x: x + 1, [torch.zeros(3, dtype=torch.bfloat16)], name="half")
+    with pytest.raises(ExportError, match=r"'layer\.weight' and 1 more in bfloat16\. Hint: call model\.float\(\) first"):
+        to_graph(linear().to(torch.bfloat16), [torch.zeros(2, 8)], name="half")
+
+    def mixed(x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x
+
+    with pytest.raises(UnsupportedOperatorsError, match=r"bfloat16 is not supported.*no autocast"):
+        to_graph(mixed, [torch.zeros(3, 3)], name="half")
+
+
+def test_one_tensor_for_two_inputs_is_two_inputs() -> None:
+    x = torch.arange(3.0)
+    graph = to_graph(lambda a, b: a - b, [x, x], name="same")
+    results = run_reference(graph, {"a": x.numpy(), "b": x.numpy() * 3}, precision="f32")
+    np.testing.assert_array_equal(results["y"], x.numpy() * -2)
+
+
+def test_a_transformer_looks_at_no_mask_while_it_is_traced(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = nn.modules.transformer
+    detect = layers._detect_is_causal_mask
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True), 2, enable_nested_tensor=False)
+    export(model.eval(), {"src": torch.randn(2, 5, 8), "mask": mask}, tmp_path / "m")
+    assert layers._detect_is_causal_mask is detect
+
+
+def test_a_transformers_model_with_a_cache_is_told_to_leave_it_out(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_key_value_heads=2)).eval()
+    inputs = {"input_ids": torch.tensor([[3, 9, 4]])}
+    with pytest.raises(ExportError, match=r"model\.config\.use_cache = False"):
+        to_graph(model, inputs, name="llama")
+    model.config.use_cache = False
+    export(model, inputs, tmp_path / "llama")
+    graph = load_graph(tmp_path / "llama")
+    assert [output.name for output in graph.outputs] == ["logits"]
+    (attention,) = (node for node in graph.nodes if node.op == "attention")
+    assert (attention.attrs["mask"], attention.attrs["kv_groups"]) == ("causal", 2)
+    assert {"rms_norm", "silu"} <= {node.op for node in graph.nodes}
 
 
 def test_without_torch_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -72,31 +72,46 @@ def test_the_check_passes_on_every_instruction_set(export, name, isa):
         assert "exact" not in arguments or found["max_abs_error"] <= 1e-5 * rms
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", ZOO + TWINS)
 def test_every_step_is_native_and_the_arena_close_to_its_lower_bound(export, name):
     executor = Executor.create(load_graph(export(name)))
     assert [step.label for step in executor.steps if not step.native] == []
     assert executor.memory.arena_bytes <= 1.10 * executor.memory.lower_bound_bytes
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_exact_gives_the_same_bits_on_every_instruction_set_with_fma_and_any_threads(export, name, tmp_path):
-    code = (
-        "import sys, numpy as np\nfrom rml_exec import Executor, load_graph\nfrom rml_exec.graph_run import load_golden\n"
-        "for threads in (1, 2):\n"
-        "    executor = Executor.create(load_graph(sys.argv[1]), numerics='exact', threads=threads)\n"
-        "    for name, array in executor.run(load_golden(sys.argv[1]).inputs).items(): sys.stdout.buffer.write(array.tobytes())\n"
-    )
+_EXACT_BITS = """
+import hashlib, json, sys
+from rml_exec import Executor, load_graph
+from rml_exec.graph_run import load_golden
+found = {}
+for model in sys.argv[1:]:
+    graph, inputs = load_graph(model), load_golden(model).inputs
+    for threads in (1, 2):
+        outputs = Executor.create(graph, numerics="exact", threads=threads).run(inputs)
+        found[f"{model} {threads}"] = hashlib.sha256(b"".join(array.tobytes() for array in outputs.values())).hexdigest()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def exact_bits(export):
+    """Returns a function from an instruction set and a framework to the hashes of all its models' outputs, on 1 and 2 threads."""
+
+    @cache
+    def run(isa, framework):
+        models = [str(export(param.values[0])) for param in ZOO + TWINS if param.values[0].startswith(framework)]
+        command = [sys.executable, "-c", _EXACT_BITS, *models]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, env={**os.environ, "RML_ISA": isa}).stdout)
+
+    return run
+
+
+@pytest.mark.parametrize("name", ZOO + TWINS)
+def test_exact_gives_the_same_bits_on_every_instruction_set_with_fma_and_any_threads(export, exact_bits, name):
+    model = export(name)
     isas = [isa for isa in isa_info()["available"] if isa != "baseline"]
-    bits = {
-        isa: subprocess.run(
-            [sys.executable, "-c", code, str(export(name))], check=True, capture_output=True, env={**os.environ, "RML_ISA": isa}
-        ).stdout
-        for isa in isas
-    }
-    for output in bits.values():
-        assert output[: len(output) // 2] == output[len(output) // 2 :], "1 and 2 threads differ"
-    assert len(set(bits.values())) <= 1, f"{isas} differ"
+    found = {(isa, threads): exact_bits(isa, name.partition("_")[0])[f"{model} {threads}"] for isa in isas for threads in (1, 2)}
+    assert len(set(found.values())) <= 1, found
 
 
 def rms(array):
