@@ -39,6 +39,7 @@ struct rml_team {
 
 static struct {
   atomic_flag taken;
+  atomic_int busy;  // threads that all runs use now
   int workers;
   unsigned seen[RML_MAX_THREADS];  // by worker: the run that was the last when the worker was started
   rml_team team;
@@ -127,6 +128,7 @@ static void *work(void *argument) {
 static void forget_workers(void) {
   memset(&pool.team, 0, sizeof pool.team);
   pool.workers = 0;
+  atomic_store(&pool.busy, 0);
   atomic_flag_clear(&pool.taken);
 }
 
@@ -154,13 +156,10 @@ static int start_workers(int count) {
   return pool.workers >= count;
 }
 
-void rml_run_team(int threads, void (*walk)(void *, rml_team *, int, int), void *data) {
+// Runs on `threads` threads, the pool being ours if they are several.
+static void run_with(int threads, void (*walk)(void *, rml_team *, int, int), void *data) {
   rml_team *team = &pool.team;
-  if (threads <= 1 || threads > RML_MAX_THREADS || atomic_flag_test_and_set(&pool.taken)) {
-    walk(data, team, 0, 1);
-    return;
-  }
-  if (start_workers(threads - 1)) {
+  if (threads > 1 && start_workers(threads - 1)) {
     team->walk = walk;
     team->data = data;
     atomic_store_explicit(&team->caller_cpu, sched_getcpu(), memory_order_relaxed);
@@ -170,5 +169,17 @@ void rml_run_team(int threads, void (*walk)(void *, rml_team *, int, int), void 
   }
   walk(data, team, 0, threads);
   rml_barrier(team, threads);
-  atomic_flag_clear(&pool.taken);
+}
+
+void rml_run_team(int threads, void (*walk)(void *, rml_team *, int, int), void *data) {
+  if (threads > RML_MAX_THREADS) threads = RML_MAX_THREADS;
+  // What other runs use is left to them: callers that come at the same time, again and again, soon have a core each.
+  int others = atomic_load_explicit(&pool.busy, memory_order_relaxed);
+  threads = threads - others > 1 ? threads - others : 1;
+  int pooled = threads > 1 && !atomic_flag_test_and_set(&pool.taken);
+  if (!pooled) threads = 1;
+  atomic_fetch_add_explicit(&pool.busy, threads, memory_order_relaxed);
+  run_with(threads, walk, data);
+  atomic_fetch_sub_explicit(&pool.busy, threads, memory_order_relaxed);
+  if (pooled) atomic_flag_clear(&pool.taken);
 }
