@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ import numpy as np
 import rml_exec
 
 __all__ = ["describe_machine"]
+
+_PACKAGES = ("torch", "jax", "jaxlib", "tensorflow", "tensorflow-cpu", "onnxruntime", "openvino")
 
 
 def _cpu_model() -> str:
@@ -32,6 +35,14 @@ def _governor() -> str | None:
         return None
 
 
+def _installed(package: str) -> str | None:
+    """Returns the version of a package without importing it, None if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def describe_machine() -> dict[str, Any]:
     """Returns CPU, cores granted, instruction set in use, governor, load and time at the start, system and versions."""
     return {
@@ -45,4 +56,5 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "rml_exec": rml_exec.__version__,
+        "packages": {name: version for name in _PACKAGES if (version := _installed(name)) is not None},
     }

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import glob
+import itertools
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from exporters.errors import ExportError
-from exporters.golden_sets import GoldenSet, Intermediates, Tolerances, derive_tolerances, first_difference
+from exporters.errors import ExportError, describe
+from exporters.golden_sets import GoldenSet, Intermediates, Tolerances, derive_tolerances, first_difference, remarks_on
 from exporters.progress import report
 from rml_exec.errors import GraphFormatError, RmlError
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
@@ -21,7 +26,7 @@ from rml_exec.ops import get_op
 from rml_exec.runtime.binding import DimSolver
 from rml_exec.runtime.reference import run_reference
 
-__all__ = ["ExportSummary", "Tolerances", "count_flops", "derive_tolerances", "is_finished", "write_export"]
+__all__ = ["ExportSummary", "Tolerances", "check_prefix", "count_flops", "derive_tolerances", "is_finished", "write_export"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class ExportSummary:
         golden_error: the framework's RMS error against the float64 reference, relative to the output's rms; the largest of all outputs.
         ops: number of different ops among the nodes.
         flops: floating-point operations of one run, at the hints of symbolic dims.
+        remarks: why the goldens prove less than they should, as :func:`exporters.golden_sets.remarks_on` says it.
     """
 
     name: str
@@ -45,11 +51,13 @@ class ExportSummary:
     golden_error: float
     ops: int = 0
     flops: int = 0
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         size = f"{self.weight_bytes / 1e6:.2f} MB"
         counts = f"{self.nodes} nodes of {self.ops} ops, {self.parameters:,} parameters, {size}, {self.flops / 1e6:,.1f} MFLOP"
-        return f"{self.name}: {counts}, golden error {self.golden_error:.1e} of rms"
+        remark = f". Remark: the golden proves little, for {'; '.join(self.remarks)}." if self.remarks else ""
+        return f"{self.name}: {counts}, golden error {self.golden_error:.1e} of rms{remark}"
 
 
 def count_flops(graph: Graph) -> int:
@@ -70,6 +78,22 @@ def _flops(body: Body, functions: Mapping[str, Function]) -> int:
             total += op.flops(operands, tuple(value.type for value in node.outputs), node.attrs)
         total += node.attrs.get("length", 1) * sum(_flops(functions[name], functions) for name in op.calls(node.attrs))
     return total
+
+
+def check_prefix(prefix: str | os.PathLike[str]) -> Path:
+    """Returns where an export goes: the path that suffixes are appended to.
+
+    Raises:
+        ExportError: it names a directory, or files that belong to another export: ``z.golden`` would overwrite the golden of ``z``.
+    """
+    text = os.fspath(prefix)
+    path, where = Path(text), f"export to '{text}'"
+    if text.endswith(("/", os.sep)) or path.name in ("", "..") or path.is_dir():
+        raise ExportError.of(where, "takes a path without suffix, not a directory", hint=f"{os.path.join(text, 'NAME')}")
+    if re.search(r"\.(json|safetensors|golden(\.\d+)?)$", path.name):
+        rule = "takes a path without suffix: NAME.json, NAME.safetensors and NAME.golden.safetensors are made from it"
+        raise ExportError.of(where, rule)
+    return path
 
 
 def _paths(prefix: Path) -> tuple[Path, Path, Path]:
@@ -102,7 +126,7 @@ def write_export(
     earlier export is removed first: at any moment :func:`is_finished` tells a finished export from the remains of an interrupted one.
 
     Args:
-        graph: the exported graph.
+        graph: the exported graph; a caller that keeps no reference to it saves its weights' memory during the check.
         prefix: path without suffix; its directory is made if missing.
         inputs: golden inputs by interface name; of a graph with symbolic dims, at their hints.
         outputs: what the framework computed from them, by interface name.
@@ -114,14 +138,12 @@ def write_export(
         intermediates: asked only when outputs differ, to find the first node that does.
 
     Raises:
-        ExportError: the directory cannot be written, or the graph does not give what the framework gives. No file of the export is left
-            then.
+        ExportError: a prefix as :func:`check_prefix` refuses it, a graph without outputs, a directory that cannot be written, or the graph
+            does not give what the framework gives. No file of the export is left then, nor after an interrupt.
     """
-    prefix = Path(prefix)
-    if prefix.name in ("", "..") or prefix.suffix in (".json", ".safetensors"):
-        raise ExportError.of(
-            f"export to '{prefix}'", "takes a path without suffix: NAME.json, NAME.safetensors and the golden are made from it"
-        )
+    prefix = check_prefix(prefix)
+    if not graph.outputs:
+        raise ExportError.of(f"export of '{graph.name}'", "the model must return at least one tensor", "none")
     paths = _paths(prefix)
     sets = [GoldenSet(inputs, outputs, seed), *further]
     try:
@@ -130,34 +152,50 @@ def write_export(
             stale.unlink()
         report("writing")
         save_graph(graph, prefix)
+        del graph  # where the caller gave it away its weights go here: what follows maps those of the file
+        _give_memory_back()
         report("comparing with float64")
         written = load_graph(prefix)
         tolerances = [_check(_bound(written, golden.inputs), golden, intermediates) for golden in sets]
         produced = {"framework": framework, "framework_version": framework_version, "threads": str(threads), **graph_hashes(paths[0])}
+        remarks = remarks_on(written, sets)
         for number, (golden, figures) in reversed(list(enumerate(zip(sets, tolerances, strict=True)))):
             path = paths[2] if number == 0 else prefix.with_name(f"{prefix.name}.golden.{number}.safetensors")
-            write_golden(path, Golden(golden.inputs, golden.outputs, _metadata(produced, golden, figures)))
+            write_golden(path, Golden(golden.inputs, golden.outputs, _metadata(produced, golden, figures, remarks[number])))
     except (OSError, GraphFormatError) as error:
         _remove(prefix)
         raise ExportError.of(f"export to '{prefix}'", "its directory must be writable and have room", str(error).rstrip(".")) from error
-    except RmlError:
+    except (Exception, KeyboardInterrupt, SystemExit):
         _remove(prefix)
         raise
-    bodies = (graph, *graph.functions.values())
+    bodies = (written, *written.functions.values())
     weights = {constant.key: constant.type for body in bodies for constant in body.constants if constant.key is not None}
     return ExportSummary(
-        graph.name,
+        written.name,
         sum(len(body.nodes) for body in bodies),
         sum(weight.size for weight in weights.values()),
         sum(weight.nbytes for weight in weights.values()),
         max((tolerance.relative_rms_error for figures in tolerances for tolerance in figures.values()), default=0.0),
         len({node.op for body in bodies for node in body.nodes}),
-        count_flops(graph),
+        count_flops(written),
+        tuple(dict.fromkeys(itertools.chain.from_iterable(remarks))),
     )
 
 
-def _metadata(produced: Mapping[str, str], golden: GoldenSet, figures: Mapping[str, Tolerances]) -> dict[str, str]:
+def _give_memory_back() -> None:
+    """Frees what exporters left in cycles (operations and values that refer to each other), and hands it to the system.
+
+    The C library keeps freed weights for later, and the check would need as much again for those of the file.
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # of another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _metadata(produced: Mapping[str, str], golden: GoldenSet, figures: Mapping[str, Tolerances], remarks: Sequence[str]) -> dict[str, str]:
     metadata = {**produced, "seed": str(golden.seed)}
+    if remarks:
+        metadata["remark"] = "; ".join(remarks)
     for name, tolerance in figures.items():
         for figure in ("rtol", "atol", "rms_error"):
             metadata[f"{figure}.{name}"] = repr(getattr(tolerance, figure))
@@ -192,7 +230,11 @@ def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None)
         if intermediates is None:
             raise
         report("looking for the first node that differs")
-        raise ExportError(f"{error} {first_difference(graph, golden.inputs, intermediates(golden.inputs))}") from error
+        try:
+            found = first_difference(graph, golden.inputs, intermediates(golden.inputs))
+        except Exception as failure:  # whatever a framework raises when it runs a model in pieces
+            found = f"The first node that differs could not be found: {describe(failure)}."
+        raise ExportError(f"{error} {found}") from error
 
 
 def _remove(prefix: Path) -> None:

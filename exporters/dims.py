@@ -17,11 +17,11 @@ import numpy as np
 
 from exporters.errors import ExportError
 from rml_exec.errors import RmlError
-from rml_exec.ir.dims import Expr, bind_graph, parse_expr
+from rml_exec.ir.dims import MAX_LENGTH, Expr, bind_graph, parse_expr
 from rml_exec.ir.graph import Constant, Graph, Node, Value
 from rml_exec.loading import check_graph
 
-__all__ = ["Binding", "Dim", "axes_of", "check_sizes", "generalise", "hints", "parse_dim", "shapes_at", "trial_sizes"]
+__all__ = ["Binding", "Dim", "axes_of", "check_sizes", "generalise", "hints", "parse_dim", "shapes_at", "share_constants", "trial_sizes"]
 
 Binding = Mapping[str, int]
 """Dim name -> size."""
@@ -137,9 +137,21 @@ def check_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
     def within(dim: Dim, size: int) -> int:
         return max(dim.low, size if dim.high is None else min(size, dim.high))
 
-    wishes = [{dim.name: within(dim, size(hint[dim.name])) for dim in dims} for size in (lambda _: 1, lambda n: 2 * n + 3, lambda n: n + 1)]
+    choices = (lambda _: 1, lambda n: 2 * n + 3, lambda n: n + 1, lambda n: n // 2 + 1)
+    wishes = [{dim.name: within(dim, size(hint[dim.name])) for dim in dims} for size in choices]
     found = [dict(sizes) for sizes in dict.fromkeys(tuple(wish.items()) for wish in wishes) if dict(sizes) != dict(hint)]
     return found[:2]
+
+
+def share_constants(graph: Graph, graphs: Sequence[tuple[Binding, Graph]]) -> Graph:
+    """Returns the graph with the data of the first of ``graphs`` in place of its own where they are equal: else weights that an exporter
+    rearranged would be held once per size.
+    """
+    if not graphs:
+        return graph
+    known = {constant.name: constant for constant in graphs[0][1].constants}
+    same = (known.get(constant.name, constant) for constant in graph.constants)
+    return replace(graph, constants=tuple(k if _same(k, c) else c for k, c in zip(same, graph.constants, strict=True)))
 
 
 def generalise(graphs: Sequence[tuple[Binding, Graph]], dims: Sequence[Dim], hint: Binding, candidates: Sequence[str] = ()) -> Graph:
@@ -188,7 +200,8 @@ class _Fit:
         texts = [*names, *(f"{a} * {b}" for a, b in itertools.combinations_with_replacement(names, 2))]
         simple = {text: parse_expr(text) for text in texts}
         given = {text: parse_expr(text) for text in candidates}
-        products = {f"({a}) * ({b})": parse_expr(f"({a}) * ({b})") for a, b in itertools.combinations_with_replacement(given, 2)}
+        pairs = [f"({a}) * ({b})" for a, b in itertools.combinations_with_replacement(given, 2)]
+        products = {text: parse_expr(text) for text in pairs if len(text) <= MAX_LENGTH}
         self._bases: dict[tuple[int, ...], str] = {}  # of equal ones the simplest
         for text, expression in {**simple, **given, **products}.items():
             self._bases.setdefault(self._values(expression), text)
@@ -224,7 +237,7 @@ class _Fit:
             if any(item.keys() != first.keys() for item in items):
                 raise _VariesError(f"{where}: the names of things")
             return {key: self.merge([item[key] for item in items], f"{where} {key}") for key in first}
-        if all(type(item) is type(first) and item == first for item in items):
+        if all(type(item) is type(first) and (item == first or (item != item and first != first)) for item in items):  # NaN too
             return first
         if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
             return self._expression(tuple(items), where)
@@ -268,7 +281,9 @@ class _Fit:
 def _same(a: Constant, b: Constant) -> bool:
     if (a.name, a.type, a.key) != (b.name, b.type, b.key):
         return False
-    return a.data.__array_interface__ == b.data.__array_interface__ or a.data.tobytes() == b.data.tobytes()
+    return a.data.__array_interface__ == b.data.__array_interface__ or np.array_equal(
+        a.data.reshape(-1).view(np.uint8), b.data.reshape(-1).view(np.uint8)
+    )
 
 
 def _term(factor: int, text: str) -> str:

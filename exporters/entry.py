@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
-from exporters.errors import ExportError
+from exporters.errors import ExportError, describe
 
-__all__ = ["build_entry"]
+__all__ = ["build_entry", "exits_raised"]
+
+
+@contextlib.contextmanager
+def exits_raised() -> Iterator[None]:
+    """Makes ``os._exit`` raise SystemExit within the ``with``: foreign code would end a command without a word, even with exit code 0.
+
+    Forked children, such as the workers of a data loader, still end by it.
+    """
+    leave, owner = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != owner:
+            leave(status)
+        raise SystemExit(status)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
@@ -35,10 +56,10 @@ def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ExportError.of(where, "its module must be importable", _raised(error)) from error
+            raise ExportError.of(where, "its module must be importable", describe(error)) from error
         raise ExportError.of(where, f"there is no module '{error.name}' here or among the installed packages") from None
     except Exception as error:  # whatever the user's module raises
-        raise ExportError.of(where, "its module must be importable", _raised(error)) from error
+        raise ExportError.of(where, "its module must be importable", describe(error)) from error
     function = getattr(module, function_name, None)
     if not callable(function):
         got = "nothing of that name" if function is None else type(function).__name__
@@ -46,7 +67,7 @@ def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
     try:
         result = function()
     except Exception as error:  # whatever the user's function raises
-        raise ExportError.of(where, "it must return (model, example inputs)", _raised(error)) from error
+        raise ExportError.of(where, "it must return (model, example inputs)", describe(error)) from error
     if not isinstance(result, tuple) or len(result) != 2 or isinstance(result[1], str) or not isinstance(result[1], Sequence | Mapping):
         shown = f"{len(result)} values" if isinstance(result, tuple) and len(result) != 2 else type(result).__name__
         if isinstance(result, tuple) and len(result) == 2:
@@ -54,13 +75,3 @@ def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
         hint = "return model, [x] or return model, {'x': x}"
         raise ExportError.of(where, "it must return (model, example inputs), the inputs as a list or a dict", shown, hint=hint)
     return result
-
-
-def _raised(error: BaseException) -> str:
-    """Returns one line about an exception, with the place where it was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = f" at {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace is not None else ""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' + text if text else ''}{place}"

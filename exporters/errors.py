@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import os
+import re
+import sysconfig
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
 from rml_exec.errors import RmlError, sentence
 
-__all__ = ["ExportError", "MissingFrameworkError", "Unsupported", "UnsupportedOperatorsError", "import_framework"]
+__all__ = ["ExportError", "MissingFrameworkError", "Unsupported", "UnsupportedOperatorsError", "describe", "import_framework"]
+
+_FRAMEWORKS = frozenset({"torch", "jax", "jaxlib", "flax", "tensorflow", "keras", "onnx", "numpy"})
+_LONGEST = 400
+"""Characters of an exception's text that a message repeats."""
 
 
 class ExportError(RmlError):
@@ -60,6 +69,42 @@ class UnsupportedOperatorsError(RmlError):
         ]
         hint = "rewrite these lines of the model, or add a lowering as exporters/README.md shows"
         super().__init__("\n".join([sentence("export", rule, hint=hint), *lines]))
+
+
+def describe(error: BaseException, text: str | None = None) -> str:
+    """Returns one line about an exception that foreign code raised: its type, what it says, and the innermost line outside the frameworks.
+
+    Of a text that holds a traceback itself, as TensorFlow's do, only what follows the traceback is repeated.
+
+    Args:
+        error: the exception.
+        text: what it says, if not ``str(error)``.
+    """
+    kind, lines = type(error).__name__, (str(error) if text is None else text).splitlines()
+    frames = [(frame.filename, str(frame.lineno)) for frame in traceback.extract_tb(error.__traceback__)]
+    if inner := [index for index, line in enumerate(lines) if re.match(r' +File ".*", line \d+', line)]:
+        frames += [re.findall(r'File "(.*)", line (\d+)', lines[index])[0] for index in inner]
+        depth = _depth(lines[inner[-1]])
+        lines = list(itertools.dropwhile(lambda line: _depth(line) > depth or not line.strip(), lines[inner[-1] + 1 :]))
+    words = re.sub(r"\x1b\[\d*m", "", " ".join(" ".join(lines).split())).removeprefix(f"{kind}: ").partition(" [[{{")[0].rstrip(".")
+    if len(words) > _LONGEST:
+        words = words[:_LONGEST].rpartition(" ")[0] + " ..."
+    own = [frame for frame in frames if not _is_foreign(frame[0])]
+    place = f" at {os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
+    return f"{kind}{': ' + words if words else ''}{place}"
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _is_foreign(filename: str) -> bool:
+    """True for code of a framework, of Python itself and of the exporters."""
+    here, python = os.path.dirname(__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep
+    if filename.startswith(("<", here)) or "__autograph_generated" in filename:
+        return True
+    installed = re.search(r"[/\\]site-packages[/\\]([^/\\]+)", filename)
+    return installed[1] in _FRAMEWORKS if installed else filename.startswith(python)
 
 
 def _counted(number: int, noun: str) -> str:

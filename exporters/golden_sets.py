@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from exporters.errors import ExportError
+from exporters.errors import ExportError, describe
 from exporters.lowering import golden_inputs
+from rml_exec.errors import RmlError
 from rml_exec.ir.graph import Graph
 from rml_exec.runtime.reference import run_reference
+from rml_exec.types import TensorType
 
-__all__ = ["GoldenSet", "Intermediates", "Tolerances", "derive_tolerances", "draw_inputs", "first_difference", "input_sets"]
+__all__ = [
+    "GoldenSet",
+    "Intermediates",
+    "Tolerances",
+    "derive_tolerances",
+    "draw_inputs",
+    "first_difference",
+    "golden_sets",
+    "input_sets",
+    "remarks_on",
+]
 
 RTOL = 2e-5
 ATOL_RMS = 2e-5
@@ -75,6 +87,33 @@ def input_sets(
     return [(seed, golden_inputs(examples, seed)), *((seed + k, draw_inputs(examples, seed + k, s)) for k, s in enumerate(shapes, 1))]
 
 
+def golden_sets(
+    framework: str, drawn: Iterable[tuple[int, Mapping[str, np.ndarray]]], run: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+) -> list[GoldenSet]:
+    """Returns the golden sets of inputs as :func:`input_sets` gives them.
+
+    Args:
+        framework: what to call the framework in messages.
+        drawn: (seed, inputs) of every set.
+        run: what the framework computes.
+
+    Raises:
+        ExportError: the model raises on these inputs.
+    """
+    sets = []
+    for seed, inputs in drawn:
+        try:
+            outputs = run(inputs)
+        except RmlError:
+            raise
+        except Exception as error:  # whatever the model or the framework raises
+            types = {name: TensorType.of(array) for name, array in inputs.items()}
+            rule = f"the model must run in {framework} on inputs drawn with seed {seed}"
+            raise ExportError.of("golden", rule, describe(error), types) from error
+        sets.append(GoldenSet(inputs, outputs, seed))
+    return sets
+
+
 def draw_inputs(examples: Mapping[str, np.ndarray], seed: int, shapes: Mapping[str, Sequence[int]] | None = None) -> dict[str, np.ndarray]:
     """Returns random inputs within the domain of the examples, which a user chose.
 
@@ -128,6 +167,45 @@ def derive_tolerances(name: str, got: np.ndarray, reference: np.ndarray) -> Tole
     error, rms = _error(got, reference), _rms(got)
     rms_error, largest = _rms(error), float(error.max(initial=0.0))
     return Tolerances(RTOL, max(ATOL_RMS * rms, ERROR_FACTOR * largest), rms_error, rms_error / rms if rms else 0.0)
+
+
+def remarks_on(graph: Graph, sets: Sequence[GoldenSet]) -> list[list[str]]:
+    """Returns, for every golden set, why it proves little: a graph that is wrong would pass as well.
+
+    That is so where an input has no elements, and for an output without elements or without finite ones, one that is the same number
+    everywhere, and one that does not depend on the inputs: by the graph, or because several sets give the same. Integers and bools may be
+    the same everywhere, like an argmax, but not 0 in every one of several elements.
+    """
+    reached = {value.name for value in graph.inputs}
+    for node in graph.nodes:
+        if reached.intersection(node.reads()):
+            reached.update(value.name for value in node.outputs)
+    common = [f"output '{output.name}' does not depend on the inputs" for output in graph.outputs if output.value not in reached]
+    for output in graph.outputs:
+        results = [golden.outputs[output.name] for golden in sets]
+        moves = output.value in reached and results[0].dtype.kind == "f" and results[0].size and len(results) > 1
+        if moves and all(result.shape == results[0].shape and np.array_equal(result, results[0], equal_nan=True) for result in results[1:]):
+            common.append(f"output '{output.name}' is the same in all {len(sets)} golden sets")
+    return [
+        [
+            *(f"input '{name}' has no elements" for name, array in golden.inputs.items() if not array.size),
+            *(f"output '{name}' {said}" for name, array in golden.outputs.items() if (said := _dullness(array))),
+            *common,
+        ]
+        for golden in sets
+    ]
+
+
+def _dullness(array: np.ndarray) -> str:
+    """Returns what makes an array a poor result to compare with, empty if nothing does."""
+    if not array.size:
+        return "has no elements"
+    if array.dtype.kind != "f":
+        return "is 0 everywhere" if array.size > 1 and not array.any() else ""
+    if not np.isfinite(array).any():
+        return "has no finite element"
+    first = array.flat[0]
+    return f"is {first:g} everywhere" if (array == first).all() and (array.size > 1 or first == 0) else ""
 
 
 def first_difference(graph: Graph, inputs: Mapping[str, np.ndarray], intermediates: Mapping[str, np.ndarray]) -> str:

@@ -51,10 +51,12 @@ class Table:
 
 
 def to_frame(records: Sequence[CellRecord]) -> pd.DataFrame:
-    """Returns the records as a tidy frame: one row per cell, ``options`` and ``environment`` left to the JSON lines."""
-    columns = [entry.name for entry in fields(CellRecord) if entry.name not in ("options", "environment", "schema_version")]
-    frame = pd.DataFrame([asdict(record) for record in records], columns=columns)
-    return frame.astype({"iterations": "Int64"})  # whole numbers stay whole beside the missing ones
+    """Returns the records as a tidy frame: one row per cell; ``options``, ``settings`` and ``environment`` are left to the JSON lines."""
+    columns = [entry.name for entry in fields(CellRecord) if entry.name not in ("options", "settings", "environment", "schema_version")]
+    whole = [entry.name for entry in fields(CellRecord) if "int" in str(entry.type)]
+    rows = [{**asdict(record), "parity_reasons": "; ".join(record.parity_reasons)} for record in records]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype({name: "Int64" for name in whole if name in columns})  # whole numbers stay whole beside the missing ones
 
 
 def build_table(records: Sequence[CellRecord]) -> Table:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from exporters.bundle import ExportSummary, write_export
-from exporters.dims import Dim, check_sizes, generalise, hints, shapes_at, trial_sizes
+from exporters.dims import Binding, Dim, check_sizes, generalise, hints, shapes_at, share_constants, trial_sizes
+from exporters.errors import ExportError, UnsupportedOperatorsError
 from exporters.from_jax.tracing import Traced
-from exporters.golden_sets import GoldenSet, draw_inputs, input_sets
+from exporters.golden_sets import draw_inputs, golden_sets, input_sets
 from exporters.progress import report
 from rml_exec.ir.graph import Graph
 
@@ -57,16 +57,20 @@ def export(
     """
     report("tracing")
     traced = Traced(model, example_inputs, params, input_names)
-    graph = _graph(traced, name or Path(path_prefix).name, dims)
+    name = name or Path(path_prefix).name
+    graphs = [_graph(traced, name, dims)]  # a list, to give the graph away: its weights go once they are written
+    names = [value.name for value in graphs[0].inputs]  # without the characters that the format does not allow
     examples = traced.examples()
     drawn = input_sets(examples, goldens=goldens, seed=seed)
     shapes = {key: array.shape for key, array in examples.items()}
     sizes = check_sizes(dims, hints(dims, shapes)) if dims else []
     drawn += [(seed, draw_inputs(examples, seed, shapes_at(dims, shapes, binding))) for binding in sizes]
     report("running the model")
-    sets = [GoldenSet(_named(graph, inputs), traced.run(inputs), number) for number, inputs in drawn]
+    sets = [
+        replace(golden, inputs=dict(zip(names, golden.inputs.values(), strict=True))) for golden in golden_sets("JAX", drawn, traced.run)
+    ]
     return write_export(
-        graph,
+        graphs.pop(),
         path_prefix,
         inputs=sets[0].inputs,
         outputs=sets[0].outputs,
@@ -75,6 +79,7 @@ def export(
         seed=seed,
         threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         further=sets[1:],
+        intermediates=lambda inputs: traced.intermediates(name, inputs, symbolic=bool(dims)),
     )
 
 
@@ -113,13 +118,18 @@ def _graph(traced: Traced, name: str, dims: Sequence[Dim]) -> Graph:
         return traced.graph(name)
     shapes = {key: array.shape for key, array in traced.inputs.items()}
     hint = hints(dims, shapes)
-    graphs = []
+    try:
+        return _at_all_sizes(traced, name, dims, shapes, hint)
+    except UnsupportedOperatorsError:
+        raise
+    except ExportError:  # some constant depends on a size
+        traced.sizes_vary = True
+        return _at_all_sizes(traced, name, dims, shapes, hint)
+
+
+def _at_all_sizes(traced: Traced, name: str, dims: Sequence[Dim], shapes: Mapping[str, Sequence[int]], hint: Binding) -> Graph:
+    graphs: list[tuple[Binding, Graph]] = []
     for binding in trial_sizes(dims, hint):
         report("tracing at " + ", ".join(f"{dim}={size}" for dim, size in binding.items()))
-        graphs.append((binding, traced.graph(name, shapes_at(dims, shapes, binding))))
+        graphs.append((binding, share_constants(traced.graph(name, shapes_at(dims, shapes, binding)), graphs)))
     return generalise(graphs, dims, hint)
-
-
-def _named(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the inputs under the graph's names for them, which lack the characters that the format does not allow."""
-    return {value.name: array for value, array in zip(graph.inputs, inputs.values(), strict=True)}

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, scalar_value
+from exporters.from_jax.context import TABLE, Context
 from exporters.from_jax.matching import View, made_by, rearranged, view
-from exporters.from_jax.program import Equation, Value, replaced
+from exporters.from_jax.program import Equation, Value, replaced, scalar_value
 
 __all__ = ["attention"]
 
@@ -44,6 +45,7 @@ class _Scores:
     Attributes:
         product: the dot_general of queries and keys.
         scale: what it is multiplied with; None before a factor was seen.
+        softcap: the largest size of a score, which tanh bounds; None if nothing does.
         mask: a bool mask, true where a query may attend (where ``inverted``: may not).
         masked: the score in place of masked ones.
         causal: whether the mask says that keys after the query are hidden; there is no other then.
@@ -52,6 +54,7 @@ class _Scores:
 
     product: _Part
     scale: float | None = None
+    softcap: float | None = None
     mask: _Part | None = None
     inverted: bool = False
     masked: float = -math.inf
@@ -88,6 +91,9 @@ def _peel(value: Value, reads: Counter[Value]) -> _Scores | None:
         )
         if primitive in ("mul", "div") and (factor := scalar_value(number)):
             found.scale = (found.scale or 1.0) * (factor if primitive == "mul" else 1 / factor)
+        elif primitive == "tanh" and found.softcap is None and (found.scale or 1.0) > 0:
+            inner, found.softcap = inputs[0], found.scale or 1.0
+            found.scale = found.softcap  # what tanh is given is divided by it
         elif found.bias is not None or found.scale is not None:
             return None  # only a factor may stand inside of these
         elif primitive == "select_n" and len(inputs) == 3 and found.mask is None:
@@ -184,10 +190,14 @@ def _match(equation: Equation, side: int, scores: _Scores, key: int) -> list[Equ
     scores.bias = scores.bias and _through(scores.bias)
     k, v = _through(k), _through(v)
     rows = sorted(_numbers(q) - set(batch))
+    groups = weights.shape[rows[-2]] if len(rows) > 1 else 1
+    if len(rows) < 2 and (shared := _shared_heads(k, v, batch, weights.shape)):
+        k, v, heads, groups = shared
+        batch = [*(label for label in batch if label != heads), heads]
     leading, query = [*batch, *rows[:-1]], rows[-1] if rows else None
     if scores.mask is not None and scores.bias is None and not scores.inverted and _is_causal(scores.mask, query, key):
         scores.mask, scores.causal = None, True
-    sizes = {label: size for part in (q, k, v) for label, size in zip(part.labels, part.value.shape, strict=True)}
+    sizes = {label: size for part in (k, v, q) for label, size in zip(part.labels, part.value.shape, strict=True)}
     wanted = [*leading, query, _WIDTH]
     y = Value(tuple(1 if label is None else sizes.get(label, 1) for label in wanted), equation.outputs[0].dtype)
     made = replaced(
@@ -200,9 +210,39 @@ def _match(equation: Equation, side: int, scores: _Scores, key: int) -> list[Equ
         leading=leading,
         query=query,
         key=key,
+        groups=groups,
     )
     axes = tuple(wanted.index(label) if size != 1 else None for label, size in zip(result, equation.outputs[0].shape, strict=True))
     return made + rearranged(equation, View(y, axes))
+
+
+def _shared_heads(k: _Part, v: _Part, batch: Sequence[int], sizes: Sequence[int]) -> tuple[_Part, _Part, int, int] | None:
+    """Returns (keys, values, label of the heads, repetitions) where the heads of both are repeated: head h reads head h // repetitions."""
+    single = [_unrepeated(part) for part in (k, v)]
+    if single[0] is not None and single[1] is not None and single[0][1:] == single[1][1:]:
+        return single[0][0], single[1][0], *single[0][1:]
+    everywhere = [label for label in batch if label not in _numbers(k) | _numbers(v)]  # one head for all
+    return (k, v, everywhere[-1], sizes[everywhere[-1]]) if everywhere else None
+
+
+def _unrepeated(part: _Part) -> tuple[_Part, int, int] | None:
+    """Returns (value, label, repetitions) of a value whose elements along one axis stand several times one after the other."""
+    wide = made_by(part.value, "reshape")
+    seen = view(wide[0]) if wide else None
+    for axis, label in enumerate(part.labels) if wide and seen else ():
+        assert wide is not None and seen is not None
+        shape = wide[0].shape
+        cut = (*shape[:axis], math.prod(shape[axis : axis + 2]), *shape[axis + 2 :])
+        if cut != part.value.shape or len(shape) != len(cut) + 1 or not isinstance(label, int):
+            continue
+        labels: list[int | str | None] = [None] * len(seen.source.shape)
+        for at, source in enumerate(seen.axes):
+            if source is not None:
+                labels[source] = part.labels[at if at <= axis else at - 1]
+        missing = [at for at, source in enumerate(seen.axes) if source is None and shape[at] != 1]
+        if missing == [axis + 1]:
+            return _Part(seen.source, tuple(labels)), label, shape[axis + 1]
+    return None
 
 
 def _unscaled(part: _Part, scale: float) -> tuple[_Part, float]:
@@ -224,9 +264,11 @@ def _attention(ctx: Context, eqn: Equation) -> str:
     operands = []
     for part, last in zip(params["parts"], ((query, _DEPTH), (key, _DEPTH), (key, _WIDTH)), strict=True):
         arranged = _arranged(ctx, part, (*leading, *last))
-        operands.append(ctx.broadcast(arranged, (*eqn.outputs[0].shape[:-2], *ctx.shape(arranged)[-2:])))
+        own = ctx.shape(arranged)[-3:] if params["groups"] > 1 else ctx.shape(arranged)[-2:]  # keys and values have heads of their own
+        operands.append(ctx.broadcast(arranged, (*eqn.outputs[0].shape[: -len(own)], *own)))
     mask, operand, fully_masked = _mask(ctx, params["scores"], (*leading, query, key))
-    result: str = ctx.add("attention", *operands, operand, scale=params["scale"], mask=mask, fully_masked=fully_masked)
+    attrs = {"scale": params["scale"], "softcap": params["scores"].softcap, "mask": mask, "fully_masked": fully_masked}
+    result: str = ctx.add("attention", *operands, operand, **attrs, kv_groups=params["groups"])
     return result
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from exporters.errors import Unsupported
-from exporters.from_jax.program import Equation, Program, Value
+from exporters.from_jax.program import Equation, Program, Value, scalar_value
 from exporters.from_jax.refusals import reason
 from exporters.lowering import LoweringTable
 from rml_exec.errors import TypeInferenceError
@@ -18,7 +18,7 @@ from rml_exec.ir.graph import Function
 from rml_exec.ir.names import Names
 from rml_exec.types import DType
 
-__all__ = ["TABLE", "Context", "RefusedError", "dtype_name", "scalar_value"]
+__all__ = ["TABLE", "Context", "RefusedError", "dtype_name"]
 
 TABLE = LoweringTable()
 """Primitive -> ``lower(ctx, equation)``, which returns the graph value of the equation's output, or a list of them if it has several."""
@@ -28,15 +28,6 @@ Operand = Value | str | None
 
 class RefusedError(Exception):
     """Raised by a lowering that cannot express an equation; its text is the reason that the user reads."""
-
-
-def scalar_value(value: Value) -> Any:
-    """Returns the number that a constant holds in all its elements because it was made from one number; None for any other value."""
-    while not (value.constant is not None and value.size == 1):
-        if value.producer is None or value.producer.primitive != "broadcast_in_dim":
-            return None
-        value = value.producer.inputs[0]
-    return value.array().reshape(()).item()
 
 
 def dtype_name(dtype: Any) -> str:
@@ -83,6 +74,11 @@ class Context:
     def refused(self) -> list[Unsupported]:
         """What could not be lowered so far, in functions too. Lowering goes on behind a stand-in input, so that all of it is found."""
         return self._shared.refused
+
+    @property
+    def names(self) -> Mapping[Value, str]:
+        """What the values of the program that were lowered so far are called in the graph."""
+        return self._names
 
     def function(self, name: str, program: Program) -> Function:
         """Lowers the body of a loop or a branch to a function of the graph, its inputs and outputs in the program's order."""

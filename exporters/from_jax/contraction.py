@@ -83,12 +83,13 @@ def _conv(ctx: Context, eqn: Equation) -> str:
     spatial = len(params["window_strides"])
     if spatial not in (1, 2, 3):
         raise RefusedError(f"convolution over {spatial} spatial axes")
-    if params["batch_group_count"] != 1:
-        raise RefusedError("a convolution with batch_group_count, which only gradients have")
     layout = "NCHW" if tuple(numbers.lhs_spec) == tuple(range(spatial + 2)) else "NHWC"
     # A spec gives the positions of batch, channels and spatial axes; (N, C, spatial) and (N, spatial, C) are orders of those.
     ordered = [0, 1, *range(2, spatial + 2)] if layout == "NCHW" else [0, *range(2, spatial + 2), 1]
     x = ctx.transpose(ctx.cast(eqn.inputs[0], output.dtype), [numbers.lhs_spec[role] for role in ordered])
+    groups = int(params["feature_group_count"])
+    if (batches := int(params["batch_group_count"])) != 1:
+        x, groups = _grouped_batch(ctx, x, batches, layout), batches
     window = _Window(
         sizes=[eqn.inputs[1].shape[axis] for axis in numbers.rhs_spec[2:]],
         strides=[int(stride) for stride in params["window_strides"]],
@@ -100,7 +101,6 @@ def _conv(ctx: Context, eqn: Equation) -> str:
         at = 2 if layout == "NCHW" else 1
         x = ctx.reshape(x, [*ctx.shape(x)[:at], 1, *ctx.shape(x)[at:]])
         window = _Window([1, *window.sizes], [1, *window.strides], [(0, 0), *window.pads], [1, *window.dilations], [1, *window.spread])
-    groups = int(params["feature_group_count"])
     if set(window.spread) == {1}:
         y = _plain_conv(ctx, eqn, x, window, groups, layout)
     elif window.transposes() and eqn.inputs[1].constant is not None:
@@ -113,6 +113,16 @@ def _conv(ctx: Context, eqn: Equation) -> str:
         y = _plain_conv(ctx, eqn, _spread(ctx, x, window, layout), window, groups, layout)
     placed = [numbers.out_spec[role] for role in ordered]
     return ctx.transpose(ctx.reshape(y, [output.shape[axis] for axis in placed]), [placed.index(axis) for axis in range(len(placed))])
+
+
+def _grouped_batch(ctx: Context, x: str, groups: int, layout: str) -> str:
+    """Puts the groups of the batch side by side as groups of channels: each has filters of its own."""
+    shape = ctx.shape(x)
+    batch, at = shape[0] // groups, 1 if layout == "NCHW" else len(shape) - 1
+    parted = ctx.reshape(x, (groups, batch, *shape[1:]))
+    beside = [axis for axis in range(1, len(shape) + 1) if axis != at + 1]
+    turned = ctx.transpose(parted, [1, *beside[1:at], 0, at + 1, *beside[at:]])
+    return ctx.reshape(turned, (batch, *shape[1:at], groups * shape[at], *shape[at + 1 :]))
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, RefusedError, scalar_value
-from exporters.from_jax.program import Equation, Value
+from exporters.from_jax.context import TABLE, Context, RefusedError, dtype_name
+from exporters.from_jax.program import Equation, Value, scalar_value
 
 __all__ = ["before_broadcast"]
 
@@ -24,9 +24,14 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 def before_broadcast(value: Value) -> Value:
     """Returns what was broadcast to give ``value``, where NumPy's broadcasting does the same: a bias keeps its shape."""
-    while value.producer is not None and value.producer.primitive == "broadcast_in_dim":
+    while value.producer is not None and value.producer.primitive in ("broadcast_in_dim", "reshape"):
         source = value.producer.inputs[0]
-        if tuple(value.producer.params["broadcast_dimensions"]) != tuple(range(len(value.shape) - len(source.shape), len(value.shape))):
+        lead = len(value.shape) - len(source.shape)
+        if value.producer.primitive == "reshape":
+            same = value.shape == (1,) * lead + source.shape
+        else:
+            same = tuple(value.producer.params["broadcast_dimensions"]) == tuple(range(lead, len(value.shape)))
+        if not same:
             break
         value = source
     return value
@@ -79,6 +84,20 @@ def _compare(ctx: Context, eqn: Equation) -> str:
     if eqn.primitive == "ne" and a is b and _kind(eqn) == "f":  # jnp.isnan
         return ctx.add("is_nan", a)
     return ctx.add("compare", a, b, dir=eqn.primitive)
+
+
+@TABLE.lowers("eq_to", "le_to", "lt_to")
+def _compare_total(ctx: Context, eqn: Equation) -> str:
+    """Floats in the total order, -NaN < -inf < -0.0 < 0.0 < inf < NaN: as the integers of their bits, all but the sign of negative ones turned."""
+    operands = [_ordered(ctx, value) if _kind(eqn) == "f" else ctx.name(value) for value in _operands(eqn)]
+    return ctx.add("compare", *operands, dir=eqn.primitive.removesuffix("_to"))
+
+
+def _ordered(ctx: Context, value: Value) -> str:
+    integer = np.dtype(f"i{np.dtype(value.dtype).itemsize}")
+    bits = ctx.add("bitcast", value, to=dtype_name(integer))
+    negative = ctx.add("shift", bits, ctx.scalar(8 * integer.itemsize - 1, integer), dir="right", arithmetic=True)
+    return ctx.add("xor", bits, ctx.add("and", negative, ctx.scalar(np.iinfo(integer).max, integer)))
 
 
 @TABLE.lowers("max", "min")
@@ -210,8 +229,3 @@ def _reduce_precision(ctx: Context, eqn: Equation) -> str:
     if bits != (8, 23) or x.dtype != np.float32:
         raise RefusedError(f"rounding to {bits[0]} exponent bits and {bits[1]} mantissa bits")
     return ctx.name(x)
-
-
-@TABLE.lowers("rml.silu", "rml.gelu", "rml.leaky_relu")
-def _activation(ctx: Context, eqn: Equation) -> str:
-    return ctx.add(eqn.primitive.removeprefix("rml."), eqn.inputs[0], **eqn.params)

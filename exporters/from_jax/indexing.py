@@ -184,7 +184,7 @@ def _scatter(ctx: Context, eqn: Equation) -> str:
     x, indices, updates = eqn.inputs
     numbers, clip = eqn.params["dimension_numbers"], eqn.params["mode"].name == "CLIP"
     if eqn.primitive == "scatter" and eqn.params["update_jaxpr"] is not None and _body(eqn.params["update_jaxpr"]).eqns:
-        raise RefusedError("a scatter that applies a function")
+        raise RefusedError("a scatter that applies a function, at positions that may repeat")
     mapped, batched = tuple(map(int, numbers.scatter_dims_to_operand_dims)), tuple(map(int, numbers.operand_batching_dims))
     own = tuple(map(int, numbers.update_window_dims))
     inserted = (*map(int, numbers.inserted_window_dims), *batched)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exporters.from_jax.context import scalar_value
-from exporters.from_jax.program import Equation, Value, replaced
+from exporters.from_jax.program import Equation, Value, replaced, scalar_value
 
 __all__ = ["View", "factors", "made_by", "near", "rearranged", "reduced", "squared", "view"]
 

@@ -1,4 +1,4 @@
-"""Recognises and lowers layer norm and batch norm, in the order of operations of flax and in that of Keras.
+"""Recognises and lowers layer norm, RMS norm and batch norm, in the order of operations of flax and in that of Keras.
 
 flax writes ``(x - mean) * (rsqrt(variance + eps) * scale) + bias``, Keras ``x * f + (bias - mean * f)`` with ``f = rsqrt(variance + eps) *
 scale``. For a layer norm mean and variance are computed from x; for a batch norm all but x is constant and was computed at export already,
@@ -9,44 +9,79 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from exporters.from_jax.context import TABLE, Context, scalar_value
+from exporters.from_jax.context import TABLE, Context
 from exporters.from_jax.elementwise import before_broadcast
 from exporters.from_jax.matching import made_by, reduced, squared, view
-from exporters.from_jax.program import Equation, Value, replaced
+from exporters.from_jax.program import Equation, Value, replaced, scalar_value
 
-__all__ = ["batch_norm", "layer_norm"]
+__all__ = ["Normalised", "batch_norm", "layer_norm", "normalised", "rms_norm", "variance_kind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Normalised:
+    """What ``(x - mean) / sqrt(variance + eps) * scale + bias`` was found to be made of; scale and bias are constants or None."""
+
+    x: Value
+    mean: Value
+    variance: Value
+    eps: float
+    scale: Value | None
+    bias: Value | None
+
+
+def normalised(equation: Equation) -> Iterator[Normalised]:
+    """Yields the ways to read an equation as the last one of a normalisation."""
+    if equation.primitive not in ("div", "mul", "add") or np.dtype(equation.outputs[0].dtype).kind != "f":
+        return
+    for a, b in (equation.inputs, equation.inputs[::-1]):
+        if equation.primitive == "div" and a is not equation.inputs[0]:
+            continue
+        found = _rearranged(a, b) if equation.primitive == "add" else _centred(a, b)
+        if found is None:
+            continue
+        x, mean, factor, bias = found
+        scale, spread = _scaled_root(factor, "sqrt" if equation.primitive == "div" else "rsqrt")
+        if spread is not None and x.shape == equation.outputs[0].shape:
+            yield Normalised(x, mean, *spread, scale, bias)
 
 
 def layer_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """Matches the formula over the last axes; a constant scale and bias are joined to it."""
-    if equation.primitive not in ("div", "mul", "add") or np.dtype(equation.outputs[0].dtype).kind != "f":
-        return None
-    for a, b in (equation.inputs, equation.inputs[::-1]):
-        if equation.primitive != "div" and (joined := _affine(equation, a, b, reads)) is not None:
-            return joined
-        if equation.primitive == "div" and a is not equation.inputs[0]:
+    if (joined := _joined(equation, "rml.layer_norm", reads)) is not None:
+        return joined
+    for found in normalised(equation):
+        x, axes = found.x, reduced(found.mean, "rml.mean", found.x)
+        if axes is None or axes != tuple(range(len(x.shape) - len(axes), len(x.shape))):
             continue
-        found = _rearranged(a, b) if equation.primitive == "add" else _centred(a, b, equation.primitive)
-        if found is None:
-            continue
-        x, mean, factor, bias = found
-        axes = reduced(mean, "rml.mean", x)
-        scale, root = _scaled_root(factor, "sqrt" if equation.primitive == "div" else "rsqrt")
-        variance = made_by(root, "add") if root is not None else None
-        eps = scalar_value(variance[1]) if variance else None
-        if axes is None or variance is None or eps is None or axes != tuple(range(len(x.shape) - len(axes), len(x.shape))):
-            continue
-        kind = _variance(variance[0], x, axes)
-        if kind is None or not all(value is None or _fits(value, x, len(axes)) for value in (scale, bias)):
-            continue
-        return replaced(equation, "rml.layer_norm", x, axes=axes, eps=eps, variance=kind, scale=scale, bias=bias)
+        kind = variance_kind(found.variance, x, axes)
+        if kind is not None and all(value is None or _fits(value, x, len(axes)) for value in (found.scale, found.bias)):
+            params = {"axes": axes, "eps": found.eps, "variance": kind, "scale": found.scale, "bias": found.bias}
+            return replaced(equation, "rml.layer_norm", x, **params)
     return None
 
 
-def _centred(a: Value, b: Value, primitive: str) -> tuple[Value, Value, Value, None] | None:
+def rms_norm(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """Matches x * rsqrt(mean(x^2) + eps) and x / sqrt(mean(x^2) + eps) over the last axes; a constant scale is joined to it."""
+    if equation.primitive not in ("div", "mul") or np.dtype(equation.outputs[0].dtype).kind != "f":
+        return None
+    if (joined := _joined(equation, "rml.rms_norm", reads)) is not None:
+        return joined
+    for x, factor in (equation.inputs, equation.inputs[::-1])[: 1 if equation.primitive == "div" else 2]:
+        scale, spread = _scaled_root(factor, "sqrt" if equation.primitive == "div" else "rsqrt")
+        mean = made_by(view(spread[0]).source, "rml.mean") if spread is not None else None
+        if spread is None or not mean or squared(mean[0]) is not x or x.shape != equation.outputs[0].shape:
+            continue
+        axes = reduced(spread[0], "rml.mean", mean[0])
+        if axes == tuple(range(len(x.shape) - len(axes or ()), len(x.shape))) and (scale is None or _fits(scale, x, len(axes))):
+            return replaced(equation, "rml.rms_norm", x, axes=axes, eps=spread[1], scale=scale)
+    return None
+
+
+def _centred(a: Value, b: Value) -> tuple[Value, Value, Value, None] | None:
     """Returns (x, mean, factor, None) of ``(x - mean) * factor``."""
     operands = made_by(a, "sub")
     return (*operands, b, None) if operands else None  # type: ignore[return-value]
@@ -75,16 +110,20 @@ def _with_bias(value: Value) -> Iterator[tuple[Value, Value | None]]:
     yield value, None
 
 
-def _affine(equation: Equation, normed: Value, operand: Value, reads: Counter[Value]) -> list[Equation] | None:
-    """Joins a scale or a bias to the layer norm it follows."""
-    norm = normed.producer
-    if norm is None or norm.primitive != "rml.layer_norm" or reads[normed] != 1 or operand.constant is None:
+def _joined(equation: Equation, op: str, reads: Counter[Value]) -> list[Equation] | None:
+    """Joins a constant scale or bias to the norm it follows."""
+    if equation.primitive not in ("mul", "add"):
         return None
-    params, x = dict(norm.params), norm.inputs[0]
-    free = params["bias"] is None and (equation.primitive == "add" or (equation.primitive == "mul" and params["scale"] is None))
-    if not free or equation.outputs[0].shape != x.shape or not _fits(operand, x, len(params["axes"])):
-        return None
-    return replaced(equation, "rml.layer_norm", x, **params | {"bias" if equation.primitive == "add" else "scale": operand})
+    role = "bias" if equation.primitive == "add" else "scale"
+    for normed, operand in (equation.inputs, equation.inputs[::-1]):
+        norm = normed.producer
+        if norm is None or norm.primitive != op or reads[normed] != 1 or operand.constant is None:
+            continue
+        params, x = dict(norm.params), norm.inputs[0]
+        free = params.get(role, False) is None and (role == "bias" or params.get("bias") is None)
+        if free and equation.outputs[0].shape == x.shape and _fits(operand, x, len(params["axes"])):
+            return replaced(equation, op, x, **params | {role: operand})
+    return None
 
 
 def _fits(operand: Value, x: Value, axes: int) -> bool:
@@ -93,18 +132,24 @@ def _fits(operand: Value, x: Value, axes: int) -> bool:
     return operand.size == 1 or (operand.shape[lead:] == x.shape[-axes:] and set(operand.shape[:lead]) <= {1})
 
 
-def _scaled_root(value: Value, root: str) -> tuple[Value | None, Value | None]:
-    """Returns (scale, z) of ``root(z)`` or ``root(z) * scale``, as flax writes it; (None, None) for anything else."""
-    if operands := made_by(value, root):
-        return None, operands[0]
-    if operands := made_by(value, "mul"):
-        for inner, scale in (operands, operands[::-1]):
-            if scale.constant is not None and (inside := made_by(inner, root)):
-                return scale, inside[0]
+def _scaled_root(value: Value, root: str) -> tuple[Value | None, tuple[Value, float] | None]:
+    """Returns (scale, (z, eps)) of ``root(z + eps)`` or ``root(z + eps) * scale``, as flax writes it; (None, None) for anything else."""
+    for inner, scale in ((value, None), *_with_scale(value)):
+        inside = made_by(inner, root)
+        total = made_by(inside[0], "add") if inside else None
+        for z, number in (total, total[::-1]) if total else ():
+            if (eps := scalar_value(number)) is not None:
+                return scale, (z, eps)
     return None, None
 
 
-def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
+def _with_scale(value: Value) -> Iterator[tuple[Value, Value]]:
+    """Yields (z, scale) of ``z * scale``."""
+    if operands := made_by(value, "mul"):
+        yield from ((z, scale) for z, scale in (operands, operands[::-1]) if scale.constant is not None)
+
+
+def variance_kind(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
     """Returns which formula of x's variance it is: two_pass, mean((x - mean)^2), or fast, max(0, mean(x^2) - mean(x)^2)."""
     if operands := made_by(view(value).source, "rml.mean"):
         centred = squared(operands[0])
@@ -124,24 +169,28 @@ def _variance(value: Value, x: Value, axes: tuple[int, ...]) -> str | None:
     if len(spread.source.shape) == len(x.shape):
         means = reduced(base, "rml.mean", x), reduced(difference[0], "rml.mean", squares[0])
         return "fast" if means == (axes, axes) and spread.source.shape == value.shape else None
-    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
-    aligned = len(value.shape) == len(x.shape) and spread.axes == tuple(
-        kept.index(axis) if axis in kept and x.shape[axis] != 1 else None for axis in range(len(x.shape))
-    )
-    return "fast" if aligned and _is_mean(base, x, axes) and _is_mean(difference[0], squares[0], axes) else None
+    if not _is_mean(base, x, axes) or not _is_mean(difference[0], squares[0], axes) or len(value.shape) != len(x.shape):
+        return None
+    kept = [axis for axis in range(len(x.shape)) if axis not in base.producer.params["axes"]]  # type: ignore[union-attr]
+    wanted = tuple(kept.index(axis) if axis in kept and x.shape[axis] != 1 else None for axis in range(len(x.shape)))
+    return "fast" if spread.axes == wanted else None
 
 
 def _is_mean(value: Value, x: Value, axes: tuple[int, ...]) -> bool:
+    """True if a value is the mean of x along these axes, and along others of size 1."""
     operands = made_by(value, "rml.mean")
-    return bool(operands) and operands[0] is x and tuple(sorted(value.producer.params["axes"])) == axes  # type: ignore[index,union-attr]
+    if not operands or operands[0] is not x or value.producer is None:
+        return False
+    return tuple(sorted(axis for axis in value.producer.params["axes"] if x.shape[axis] != 1)) == axes
 
 
-@TABLE.lowers("rml.layer_norm")
-def _layer_norm(ctx: Context, eqn: Equation) -> str:
-    x, affine = eqn.inputs[0], (eqn.params["scale"], eqn.params["bias"])
-    shape = x.shape[eqn.params["axes"][0] :]
+@TABLE.lowers("rml.layer_norm", "rml.rms_norm")
+def _norm(ctx: Context, eqn: Equation) -> str:
+    x, params = eqn.inputs[0], dict(eqn.params)
+    affine = [params.pop(role) for role in ("scale", "bias") if role in params]
+    shape = x.shape[params["axes"][0] :]
     operands = [None if value is None else _vector(ctx, value, shape) for value in affine]
-    return ctx.add("layer_norm", x, *operands, axes=eqn.params["axes"], eps=eqn.params["eps"], variance=eqn.params["variance"])
+    return ctx.add(eqn.primitive.removeprefix("rml."), x, *operands, **params)
 
 
 def _vector(ctx: Context, value: Value, shape: tuple[int, ...]) -> str:

@@ -13,13 +13,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from exporters.from_jax.activations import activation, bounded, elu, hard_sigmoid, leaky_relu, softplus
 from exporters.from_jax.attention import attention
-from exporters.from_jax.context import scalar_value
 from exporters.from_jax.elementwise import before_broadcast
+from exporters.from_jax.group_norm import group_norm
 from exporters.from_jax.indexing import reads_one_axis
-from exporters.from_jax.matching import factors, made_by, near, rearranged, reduced, view
-from exporters.from_jax.normalisation import batch_norm, layer_norm
-from exporters.from_jax.program import Equation, Program, Value, live, replaced
+from exporters.from_jax.matching import View, made_by, near, rearranged, reduced, view
+from exporters.from_jax.normalisation import batch_norm, layer_norm, rms_norm
+from exporters.from_jax.program import Equation, Program, Value, live, replaced, scalar_value
+from exporters.from_jax.recurrent import recurrent
 
 __all__ = ["recognise"]
 
@@ -32,69 +34,6 @@ def recognise(program: Program) -> Program:
         equation.bodies = tuple(map(recognise, equation.bodies))
         equations += next((found for rule in _RULES if (found := rule(equation, reads))), [equation])
     return live(Program(program.inputs, program.outputs, equations))
-
-
-def _plus_one(value: Value) -> Value | None:
-    """Returns z of ``1 + z``."""
-    a, b = made_by(value, "add") or (value, value)
-    return next((other for one, other in ((a, b), (b, a)) if one is not other and scalar_value(one) == 1), None)
-
-
-def _activation(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """Silu is x * logistic(x); gelu is x * (1 + erf(x / sqrt 2)) / 2, also with erfc, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
-    output = equation.outputs[0] if equation.outputs else None
-    if equation.primitive not in ("mul", "div") or output is None or np.dtype(output.dtype).kind != "f":
-        return None
-    number, powers = factors(output, reads)
-    if powers.total() != 2 or len(powers) != 2:
-        return None
-    for x, gate in (tuple(powers), tuple(powers)[::-1]):
-        if x.shape != output.shape:
-            continue
-        if number == 1 and (operands := made_by(gate, "logistic")) and operands[0] is x:
-            return replaced(equation, "rml.silu", x)
-        if number == 0.5 and (approximate := _gelu_gate(gate, x, reads)):
-            return replaced(equation, "rml.gelu", x, approximate=approximate)
-    return None
-
-
-def _gelu_gate(gate: Value, x: Value, reads: Counter[Value]) -> str | None:
-    if operands := made_by(gate, "erfc"):
-        return "none" if _is_scaled(operands[0], -math.sqrt(0.5), x, reads) else None
-    inner = _plus_one(gate)
-    if inner is None:
-        return None
-    if operands := made_by(inner, "erf"):
-        return "none" if _is_scaled(operands[0], math.sqrt(0.5), x, reads) else None
-    if not (operands := made_by(inner, "tanh")):
-        return None
-    number, powers = factors(operands[0], reads)
-    terms = made_by(next(iter(powers)), "add") if powers.total() == 1 else None
-    if terms is None or not near(number, math.sqrt(2 / math.pi), x.dtype):
-        return None
-    for linear, cubic in (terms, terms[::-1]):
-        number, powers = factors(cubic, reads)
-        if linear is x and powers == Counter({x: 3}) and near(number, 0.044715, x.dtype):
-            return "tanh"
-    return None
-
-
-def _is_scaled(value: Value, number: float, x: Value, reads: Counter[Value]) -> bool:
-    found, powers = factors(value, reads)
-    return powers == Counter({x: 1}) and near(found, number, x.dtype)
-
-
-def _leaky_relu(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """Select(x >= 0, x, alpha * x), where x > 0 and the opposite test are as good."""
-    if equation.primitive != "select_n" or len(equation.inputs) != 3 or np.dtype(equation.outputs[0].dtype).kind != "f":
-        return None
-    test, otherwise, chosen = equation.inputs
-    if (operands := made_by(test, "ge", "gt")) is None or operands[0] is not chosen or scalar_value(operands[1]) != 0:
-        return None
-    number, powers = factors(otherwise, reads)
-    if powers != Counter({chosen: 1}) or chosen.shape != equation.outputs[0].shape:
-        return None
-    return replaced(equation, "rml.leaky_relu", chosen, alpha=number)
 
 
 def _mean(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
@@ -186,32 +125,6 @@ def _log_softmax(equation: Equation, reads: Counter[Value]) -> list[Equation] | 
     return replaced(equation, "rml.log_softmax", shifted[0], axis=shifted[1])
 
 
-def _plain_reduction(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
-    """A reduction by a function that is one primitive, from its neutral number: JAX names it itself only where the number is no array."""
-    if equation.primitive not in ("reduce", "reduce_window") or len(equation.inputs) != 2 or equation.inputs[1].constant is None:
-        return None
-    x, start = equation.inputs
-    jaxpr = getattr(equation.params["jaxpr"], "jaxpr", equation.params["jaxpr"])
-    if len(jaxpr.eqns) != 1 or list(jaxpr.eqns[0].outvars) != list(jaxpr.outvars):
-        return None
-    name, operands = jaxpr.eqns[0].primitive.name, list(jaxpr.eqns[0].invars)
-    neutral = _neutral(name, np.dtype(x.dtype))
-    if neutral is None or start.array().item() != neutral or list(jaxpr.invars) not in (operands, operands[::-1]):
-        return None
-    kind = {"add": "sum", "mul": "prod"}.get(name, name)
-    if equation.primitive == "reduce":
-        return replaced(equation, f"reduce_{kind}", x, axes=equation.params["dimensions"])
-    return replaced(equation, f"reduce_window_{kind}", x, **equation.params) if kind in ("sum", "max", "min") else None
-
-
-def _neutral(primitive: str, dtype: np.dtype) -> float | int | None:
-    """Returns the number that a reduction by the primitive begins with."""
-    if dtype.kind == "b":
-        return {"and": True, "or": False}.get(primitive)
-    lowest, highest = (-math.inf, math.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return {"add": 0, "mul": 1, "max": lowest, "min": highest}.get(primitive)
-
-
 def _biased_product(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """A product with a constant matrix to which a constant is added that varies along the matrix's own axes only."""
     if equation.primitive != "add" or np.dtype(equation.outputs[0].dtype).kind != "f":
@@ -249,28 +162,51 @@ def _wrapping_gather(equation: Equation, reads: Counter[Value]) -> list[Equation
     return replaced(equation, "gather", x, raw, **equation.params, wrap_negative=True)
 
 
+def _turned_back(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
+    """Axes turned round twice."""
+    if equation.primitive != "rev":
+        return None
+    seen = view(equation.inputs[0], repeats=False)
+    inner = made_by(seen.source, "rev")
+    if not inner or seen.source.producer is None:
+        return None
+    turned = {seen.axes[axis] for axis in equation.params["dimensions"]}
+    return rearranged(equation, View(inner[0], seen.axes)) if turned == {*seen.source.producer.params["dimensions"]} else None
+
+
 def _one_view(equation: Equation, reads: Counter[Value]) -> list[Equation] | None:
     """Transposes, and reshapes that only move axes of size 1, one after the other: einsum leaves chains of them."""
     moving = ("broadcast_in_dim", "reshape", "squeeze", "transpose")
     if equation.primitive not in moving or not made_by(equation.inputs[0], *moving):
         return None
     seen = view(equation.outputs[0], repeats=False)
-    return rearranged(equation, seen) if seen.source not in (equation.outputs[0], equation.inputs[0]) else None
+    if seen.source not in (equation.outputs[0], equation.inputs[0]):
+        return rearranged(equation, seen)
+    inner = made_by(equation.inputs[0], "reshape")  # an axis cut in parts that are joined again
+    cancels = inner and equation.primitive == "reshape" and inner[0].shape == equation.outputs[0].shape
+    return replaced(equation, "reshape", inner[0]) if inner and cancels else None
 
 
 Rule = Callable[[Equation, "Counter[Value]"], "list[Equation] | None"]
 _RULES: tuple[Rule, ...] = (
     _one_view,
-    _plain_reduction,
+    _turned_back,
     _mean,
     _average_pool,
     _softmax,
     _log_softmax,
-    _activation,
-    _leaky_relu,
+    activation,
+    bounded,
+    hard_sigmoid,
+    leaky_relu,
+    elu,
+    softplus,
     layer_norm,
+    rms_norm,
+    group_norm,
     batch_norm,
     attention,
+    recurrent,
     _biased_product,
     _wrapping_gather,
 )

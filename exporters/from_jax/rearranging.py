@@ -13,6 +13,11 @@ def _reshape(ctx: Context, eqn: Equation) -> str:
     return ctx.reshape(eqn.inputs[0], eqn.outputs[0].shape)
 
 
+@TABLE.lowers("rml.turned_reshape")
+def _turned_reshape(ctx: Context, eqn: Equation) -> str:
+    return ctx.reshape(ctx.transpose(eqn.inputs[0], eqn.params["dimensions"]), eqn.outputs[0].shape)
+
+
 @TABLE.lowers("transpose")
 def _transpose(ctx: Context, eqn: Equation) -> str:
     return ctx.transpose(eqn.inputs[0], eqn.params["permutation"])

@@ -23,8 +23,6 @@ def _reduce(ctx: Context, eqn: Equation) -> str:
 
 @TABLE.lowers("reduce_and", "reduce_or")
 def _reduce_bits(ctx: Context, eqn: Equation) -> str:
-    if np.dtype(eqn.inputs[0].dtype).kind != "b":
-        raise RefusedError("a bitwise reduction of integers")
     kind = "all" if eqn.primitive == "reduce_and" else "any"
     return ctx.add("reduce", eqn.inputs[0], kind=kind, axes=sorted(eqn.params["axes"]), keepdims=False, nan="propagate", empty="identity")
 

@@ -11,8 +11,9 @@ _REASONS = {
     ),
     "a special function that has no op": (
         *("bessel_i0e", "bessel_i1e", "digamma", "erf_inv", "igamma", "igamma_grad_a", "igammac", "lgamma", "nextafter", "polygamma"),
-        *("regularized_incomplete_beta", "zeta", "clz", "mulhi", "population_count", "ragged_dot_general", "scaled_dot"),
+        *("regularized_incomplete_beta", "zeta", "clz", "mulhi", "population_count"),
     ),
+    "a product that has no op: write it with jnp.einsum": ("ragged_dot_general", "scaled_dot"),
     "linear algebra has no ops": (
         *("cholesky", "cholesky_update", "custom_linear_solve", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu"),
         *("lu_pivots_to_permutation", "ormqr", "qr", "schur", "svd", "symmetric_product", "triangular_solve", "tridiagonal"),
@@ -41,10 +42,8 @@ _REASONS = {
         "select_and_scatter_add",
         "linear_call",
     ),
-    "a comparison in the total order, which only sort's own comparator needs": ("eq_to", "le_to", "lt_to"),
     "a size that is known at run time only": ("dim_as_value", "dimension_size", "shape_assertion"),
-    "a reduction by a function of one's own, or from another start than its neutral number": ("reduce", "reduce_window"),
-    "bits of integers combined along an axis": ("reduce_xor",),
+    "a reduction by a function of one's own over windows this large": ("reduce_window",),
 }
 _BY_PRIMITIVE = {primitive: text for text, primitives in _REASONS.items() for primitive in primitives}
 

@@ -10,20 +10,26 @@ from typing import Any
 import numpy as np
 
 from exporters import __version__
-from exporters.errors import ExportError, UnsupportedOperatorsError, import_framework
+from exporters.errors import ExportError, UnsupportedOperatorsError, describe, import_framework
 from exporters.from_jax import (  # their import fills the table
+    activations,  # noqa: F401
     contraction,  # noqa: F401
     control,  # noqa: F401
     elementwise,  # noqa: F401
+    group_norm,  # noqa: F401
     indexing,  # noqa: F401
     rearranging,  # noqa: F401
+    recurrent,  # noqa: F401
     reduction,  # noqa: F401
 )
 from exporters.from_jax.context import Context, RefusedError, dtype_name
+from exporters.from_jax.evaluation import evaluated
+from exporters.from_jax.flattening import address, flatten, on_cpu
 from exporters.from_jax.models import as_function
 from exporters.from_jax.patterns import recognise
-from exporters.from_jax.program import Value, address, flatten, on_cpu
+from exporters.from_jax.program import Equation, Value
 from exporters.lowering import name_inputs, name_outputs
+from exporters.progress import report
 from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder
 
@@ -38,10 +44,12 @@ class Traced:
     Attributes:
         jax: the module.
         inputs: the arrays of the example inputs by interface name.
+        sizes_vary: whether what depends on sizes alone (positions) is computed at run time; as constants, sizes would be fixed.
     """
 
     def __init__(self, function: Callable[..., Any], example_inputs: Inputs, params: Any, input_names: Sequence[str] | None) -> None:
         self.jax = import_framework("jax")
+        self.sizes_vary = False
         model = as_function(function, example_inputs) if params is None else None
         if model is not None:
             function, params = model.function, model.params
@@ -95,6 +103,18 @@ class Traced:
 
     def graph(self, name: str, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
         """Traces the function and lowers it; ``shapes``: of the inputs, where they are not those of the examples."""
+        return self._lowered(name, shapes)[0]
+
+    def intermediates(self, name: str, inputs: Mapping[str, np.ndarray], *, symbolic: bool) -> dict[str, np.ndarray]:
+        """Returns what JAX has where the graph of this name has a value; ``inputs`` in the function's order."""
+        shapes = dict(zip(self.inputs, (array.shape for array in inputs.values()), strict=True)) if symbolic else None
+        _, equations, values, names = self._lowered(name, shapes)
+        return evaluated(equations, dict(zip(values, inputs.values(), strict=True)), names)
+
+    def _lowered(
+        self, name: str, shapes: Mapping[str, Sequence[int]] | None
+    ) -> tuple[Graph, list[Equation], list[Value], Mapping[Value, str]]:
+        """Returns the graph; and the program before recognition, its inputs, and what its values are called in the graph."""
         arrays = [array for _, array in self._arrays.values()]
         specs = [
             self.jax.ShapeDtypeStruct(array.shape if shapes is None else tuple(shapes[key]), array.dtype)
@@ -105,13 +125,17 @@ class Traced:
         except ExportError:
             raise
         except Exception as error:  # whatever a user's function raises
-            rule, got = "JAX must be able to trace the function on the example inputs", f"{type(error).__name__}: {error}".rstrip(".")
-            raise ExportError.of(f"export of '{name}'", rule, got) from error
+            rule = "JAX must be able to trace the function on the example inputs"
+            said = str(error).partition("\nThe error occurred")[0]  # JAX goes on about its own frames
+            raise ExportError.of(f"export of '{name}'", rule, describe(error, said)) from error
         constants = [
             _parameter(self.jax, path, array, aval) for (path, array), aval in zip(self._arrays.values(), jaxpr.in_avals, strict=False)
         ]
+        report("lowering")
         inputs = [Value(tuple(spec.shape), spec.dtype, path) for path, spec in zip(self.inputs, specs, strict=True)]
-        program = recognise(flatten(jaxpr, constants + inputs, _captured(self.jax, self._function), sizes_vary=shapes is not None))
+        flat = flatten(jaxpr, constants + inputs, _captured(self.jax, self._function), sizes_vary=self.sizes_vary)
+        equations = list(flat.equations)
+        program = recognise(flat)
         builder = GraphBuilder(
             name, producer={"framework": "jax", "framework_version": self.jax.__version__, "exporter_version": __version__, "options": {}}
         )
@@ -131,7 +155,7 @@ class Traced:
             )
         for (output, _), value in zip(named, program.outputs, strict=True):
             builder.output(output, context.name(value))
-        return builder.build()
+        return builder.build(), equations, inputs, context.names
 
 
 def _parameter(jax: Any, path: str, array: Any, aval: Any) -> Value:

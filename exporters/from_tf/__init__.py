@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from exporters.bundle import ExportSummary, write_export
-from exporters.dims import Dim, check_sizes, generalise, hints, shapes_at, trial_sizes
+from exporters.dims import Binding, Dim, check_sizes, generalise, hints, shapes_at, share_constants, trial_sizes
 from exporters.errors import ExportError, UnsupportedOperatorsError
-from exporters.from_tf.tracing import Trace, load_saved_model, open_saved_model, trace
+from exporters.from_tf.intermediates import Walked, run_operations
+from exporters.from_tf.tracing import Trace, load_saved_model, load_tensorflow, open_saved_model, trace
 from exporters.from_tf.walk import build_graph
-from exporters.golden_sets import GoldenSet, input_sets
+from exporters.golden_sets import golden_sets, input_sets
 from exporters.progress import report
 from rml_exec.ir.graph import Graph
 
@@ -54,14 +57,15 @@ def export(
     report("tracing")
     traced = trace(model_or_function, example_inputs, input_names, dims)
     report("lowering")
-    graph = _graph(traced, name or Path(path_prefix).name, dims)
+    name = name or Path(path_prefix).name
+    graphs = [_graph(traced, name, dims)]  # a list, to give the graph away: its weights go once they are written
     report("running TensorFlow")
     shapes = traced.shapes()
     others = [shapes_at(dims, shapes, sizes) for sizes in check_sizes(dims, hints(dims, shapes))] if dims else []
     sets = input_sets(traced.inputs, goldens=goldens, seed=seed, others=others)
-    first, *further = [GoldenSet(inputs, traced.run(inputs), number) for number, inputs in sets]
+    first, *further = golden_sets("TensorFlow", sets, traced.run)
     return write_export(
-        graph,
+        graphs.pop(),
         path_prefix,
         inputs=first.inputs,
         outputs=first.outputs,
@@ -70,6 +74,7 @@ def export(
         seed=seed,
         threads=traced.threads,
         further=further,
+        intermediates=lambda inputs: _intermediates(traced, name, inputs, symbolic=bool(dims)),
     )
 
 
@@ -85,6 +90,13 @@ def to_graph(
     return _graph(trace(model_or_function, example_inputs, input_names, dims), name, dims)
 
 
+def _intermediates(traced: Trace, name: str, inputs: Mapping[str, np.ndarray], *, symbolic: bool) -> dict[str, np.ndarray]:
+    """Returns what TensorFlow has where the graph has a value."""
+    shapes, walked = {key: array.shape for key, array in inputs.items()}, list[Walked]()
+    build_graph(traced.concrete, traced.outputs(), shapes, name=name, producer=traced.producer(), symbolic=symbolic, walked=walked)
+    return run_operations(load_tensorflow(), walked, inputs)
+
+
 def _graph(traced: Trace, name: str, dims: Sequence[Dim]) -> Graph:
     """Returns the graph for the shapes of the example inputs; with dims the one that stands for all sizes."""
 
@@ -94,13 +106,14 @@ def _graph(traced: Trace, name: str, dims: Sequence[Dim]) -> Graph:
     graph = at(traced.shapes())
     if not dims:
         return graph
-    hint, trials = hints(dims, traced.shapes()), []
+    hint, trials = hints(dims, traced.shapes()), list[tuple[Binding, Graph]]()
     for sizes in trial_sizes(dims, hint):
         try:
-            trials.append((sizes, at(shapes_at(dims, traced.shapes(), sizes))))
+            trials.append((sizes, share_constants(at(shapes_at(dims, traced.shapes(), sizes)), trials)))
         except UnsupportedOperatorsError as error:
             first, given = error.operators[0], ", ".join(f"{dim}={size}" for dim, size in sizes.items())
             rule = f"the model must take other sizes than those of its example inputs, such as {given}"
             found = f"{first.op} '{first.node}' ({first.where}): {first.reason}"
             raise ExportError.of(f"symbolic export of '{name}'", rule, found, hint="give this dim a fixed size") from error
-    return generalise(trials, dims, hint)
+    halves = [f"({dim.name} + {shift}) // 2" for dim in dims for shift in (0, 1, -1)]  # of strides of 2, on axes of any parity
+    return generalise(trials, dims, hint, halves)

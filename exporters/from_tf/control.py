@@ -15,6 +15,7 @@ import numpy as np
 
 from exporters.from_tf.evaluation import Evaluation, body_of, origin, sources
 from exporters.from_tf.lists import element, stack, written
+from exporters.from_tf.recurrent import find_cell
 from exporters.from_tf.table import Context, Known, RefusalError, TensorList, Value, Variable
 from rml_exec.ir.builder import FunctionBuilder
 from rml_exec.types import DType
@@ -236,12 +237,18 @@ class _Loop:
             if None in results:
                 return [None] * len(self._operands)
             for number, result in enumerate(results):
-                builder.output(f"y{number}", inner.operand(result.stacked if isinstance(result, TensorList) else result))
+                builder.output(f"y{number}", self._result(inner, result))
             bodies.append(builder.build())
         found: list[Value | None] = list(self._operands)
         for index, name in zip(passed, ctx.add_all("while", *operands.names, cond=bodies[0], body=bodies[1]), strict=True):
             found[index] = self._as_list(index, name)
         return found
+
+    def _result(self, inner: Walker, value: Value | None) -> str:
+        """Returns the name of a result of a body; a list is one value."""
+        if isinstance(value, TensorList):
+            value = stack(inner.context(self._ctx.op, self._prefix, self._ctx.xla), value)
+        return inner.operand(value)
 
     def _is_runtime(self, index: int) -> bool:
         return isinstance(self._operands[index], str | TensorList)
@@ -297,16 +304,82 @@ class _Loop:
         carried = [index for index in needed if index not in self.constant | self.counters | set(writes)]
         filled = [index for index in needed if index in writes]
         kept = {self._results[index].name: index for index in carried}
+        counters = {self._body.inputs[index].name for index in self.counters}
         last_only = {  # every step writes the same place, what a carried value is too: Keras without return_sequences
             index: kept[origin(item).name]
             for index in filled
             for item, positions in (writes[index],)
             if len(set(positions)) == 1 and origin(item).name in kept
+            if steps.count > 1 or not counters & sources([self._results[index].op.inputs[1]])
         }
         stacked = [index for index in filled if index not in last_only]
         if not carried and not stacked:
             return found
+        made_of = [root(index) for index in carried + stacked]
+        as_cell = self._lower_cell(carried, stacked, made_of, reads)
+        by_index = as_cell or self._lower_body(needed, carried, stacked, made_of, reads)
+        if by_index is None:
+            return [None] * len(self._operands)
+        for index in carried:
+            found[index] = self._as_list(index, by_index[index])
+        for index in filled:
+            rows_of = by_index[last_only[index]] if index in last_only else by_index[index]
+            found[index] = self._written(index, writes[index][1], rows_of, index in last_only)
+        return found
 
+    def _lower_cell(
+        self, carried: Sequence[int], stacked: Sequence[int], made_of: Sequence[Any], reads: Mapping[str, tuple[int, list[int]]]
+    ) -> dict[int, str] | None:
+        """Returns what the loop carried, and the rows that it wrote, if it is an LSTM or a GRU: it reads one sequence and writes h."""
+        ctx, inputs, steps = self._ctx, self._body.inputs, self.steps
+        assert steps is not None
+        read = [tensor.name for tensor in _tensors(made_of, reads) if tensor.name in reads]
+        states = [self._operands[index] for index in carried]
+        if len(read) != 1 or any(isinstance(state, TensorList) or len(ctx.shape(state)) != 2 for state in states):
+            return None
+        sequence, positions = reads[read[0]]
+        rows = self._rows(sequence, positions)
+        builder, inner = self._walker.scratch(self._prefix)
+        bound: dict[str, Value | None] = {
+            inputs[index].name: self._operands[index] for index in self.constant if not self._is_runtime(index)
+        }
+        names = []
+        for index, value in zip(carried, states, strict=True):
+            names.append(builder.input(f"h{index}", ctx.type(value).dtype, ctx.shape(value)))
+            bound[inputs[index].name] = names[-1]
+        bound[read[0]] = x = builder.input("x", ctx.type(rows).dtype, ctx.shape(rows)[1:])
+        results = inner.walk(self._body, bound, made_of, prefix="", xla=ctx.xla)
+        if None in results or inner.unsupported or len(ctx.shape(rows)) != 3:
+            return None
+        for number, result in enumerate(results):
+            builder.output(f"y{number}", inner.operand(result))
+        cell = find_cell(body := builder.build(), x, names)
+        if cell is None or any(output.value != body.outputs[cell.states[0]].value for output in body.outputs[len(carried) :]):
+            return None
+        initial = [None if self._is_zero(carried[state]) else states[state] for state in cell.states]
+        y, *last = ctx.add_all(cell.op, rows, *cell.weights, *initial, direction="forward", **cell.attrs)
+        return {**{carried[state]: name for state, name in zip(cell.states, last, strict=True)}, **dict.fromkeys(stacked, y)}
+
+    def _is_zero(self, index: int) -> bool:
+        """True if a variable begins as zeros."""
+        value, maker = self._operands[index], origin(self._ctx.op.inputs[index]).op
+        if isinstance(value, Known):
+            return not value.array.any()
+        if maker.type == "Fill":
+            return bool(self._tf.get_static_value(maker.inputs[1]) == 0)
+        return bool(maker.type == "ZerosLike")
+
+    def _lower_body(
+        self,
+        needed: Sequence[int],
+        carried: Sequence[int],
+        stacked: Sequence[int],
+        made_of: Sequence[Any],
+        reads: Mapping[str, tuple[int, list[int]]],
+    ) -> dict[int, str] | None:
+        """Adds a ``scan`` and returns what it carried, and the rows that it wrote; None if something in its body was refused."""
+        ctx, steps = self._ctx, self.steps
+        assert steps is not None
         builder, inner = self._walker.function(self._prefix)
         operands = _Operands(ctx, builder)
         bound: dict[str, Value | None] = {}
@@ -321,7 +394,6 @@ class _Loop:
         for index in carried:
             is_list = isinstance(self._operands[index], TensorList)
             bound[inputs[index].name] = self._as_list(index, operands.add(self._carried_list(index) if is_list else self._operands[index]))
-        made_of = [root(index) for index in carried + stacked]
         reached = sources(made_of, reads)
         for index in sorted(self.counters):
             if inputs[index].name in reached:
@@ -333,18 +405,12 @@ class _Loop:
                 bound[name] = operands.add(self._rows(index, positions), scanned=True)
         results = inner.walk(self._body, bound, made_of, prefix="", xla=ctx.xla)
         if None in results:
-            return [None] * len(self._operands)
+            return None
         for number, result in enumerate(results):
-            builder.output(f"y{number}", inner.operand(result.stacked if isinstance(result, TensorList) else result))
+            builder.output(f"y{number}", self._result(inner, result))
         attrs = {"length": steps.count, "reverse": False, "num_consts": consts, "num_carry": len(carried)}
         names = ctx.add_all("scan", *operands.names, body=builder.build(), **attrs)
-        by_index = dict(zip(carried + stacked, names, strict=True))
-        for index in carried:
-            found[index] = self._as_list(index, by_index[index])
-        for index in filled:
-            rows_of = by_index[last_only[index]] if index in last_only else by_index[index]
-            found[index] = self._written(index, writes[index][1], rows_of, index in last_only)
-        return found
+        return dict(zip([*carried, *stacked], names, strict=True))
 
     def _rows(self, index: int, positions: Sequence[int]) -> Value:
         """Returns the elements of a list in the order in which steps read them."""

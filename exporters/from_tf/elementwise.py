@@ -7,10 +7,10 @@ from functools import reduce
 
 import numpy as np
 
-from exporters.from_tf.table import TABLE, Context, RefusalError, Value
+from exporters.from_tf.table import TABLE, Context, Known, RefusalError, Value
 from rml_exec.types import DType
 
-__all__ = ["cast_to"]
+__all__ = ["cast_to", "offsets"]
 
 _ALIKE = (
     "abs neg floor ceil exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc relu"
@@ -236,8 +236,18 @@ def _one_hot(ctx: Context, indices: Value, depth: Value, on: Value, off: Value) 
 @TABLE.lowers("MatrixBandPart")
 def _matrix_band_part(ctx: Context, x: Value, lower: Value, upper: Value) -> Value:
     """Keeps ``lower`` diagonals below and ``upper`` above the main one; negative keeps all."""
-    rows, columns = ctx.shape(x)[-2:]
     (below,), (above,) = ctx.ints(lower, "num_lower"), ctx.ints(upper, "num_upper")
-    distance = np.arange(columns) - np.arange(rows)[:, None]
-    inside = ((below < 0) | (-distance <= below)) & ((above < 0) | (distance <= above))
-    return ctx.add("select", ctx.constant(inside), x, ctx.scalar(0, x))
+    distance = offsets(ctx, *ctx.shape(x)[-2:])
+    if isinstance(distance, Known):
+        inside = ((below < 0) | (-distance.array <= below)) & ((above < 0) | (distance.array <= above))
+        return ctx.add("select", ctx.constant(inside), x, ctx.scalar(0, x))
+    for bound, dir in ((-below, "ge"), (above, "le")):
+        if (below if dir == "ge" else above) >= 0:
+            x = ctx.add("select", ctx.add("compare", distance, ctx.constant(np.asarray(bound, np.int32)), dir=dir), x, ctx.scalar(0, x))
+    return x
+
+
+def offsets(ctx: Context, rows: int, columns: int) -> Value:
+    """Returns how far right of the main diagonal each element of a matrix is; nodes in a symbolic graph, else a constant."""
+    row, column = np.arange(rows, dtype=np.int32)[:, None], np.arange(columns, dtype=np.int32)
+    return ctx.add("sub", ctx.constant(column), ctx.constant(row)) if ctx.symbolic else ctx.constant(column - row)

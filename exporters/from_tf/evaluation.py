@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Evaluation", "body_of", "evaluate", "origin", "sources"]
+__all__ = ["Evaluation", "array_of", "body_of", "evaluate", "origin", "sources"]
 
 _ALIASES = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
 _NO_EVALUATION = ("Placeholder", "TensorList", "EmptyTensorList", "PartitionedCall", "Stateless", "While", "If", "Case", "ReadVariableOp")
@@ -39,6 +39,12 @@ def sources(tensors: Iterable[Any], stop: Iterable[str] = ()) -> set[str]:
                 found.add(tensor.name)
             pending += tensor.op.inputs
     return found
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """Returns the elements of an eager tensor, not copied where NumPy has the element type itself."""
+    array: np.ndarray = tensor.numpy() if tensor.dtype.name == "bfloat16" else np.asarray(tensor)
+    return array
 
 
 def evaluate(tf: Any, op: Any, arrays: Sequence[np.ndarray]) -> list[Any]:
@@ -87,12 +93,14 @@ class Evaluation:
             return self._constants[tensor.name]
         if tensor.name not in self._known:
             results = evaluate(self._tf, tensor.op, [self.of(operand) for operand in tensor.op.inputs])
-            self._known |= {output.name: np.asarray(result) for output, result in zip(tensor.op.outputs, results, strict=True)}
+            self._known |= {output.name: array_of(result) for output, result in zip(tensor.op.outputs, results, strict=True)}
         return self._known[tensor.name]
 
     @staticmethod
     def possible(tensor: Any, known: Iterable[str]) -> bool:
         """True if a tensor can be computed from inputs of these names by operations that only compute."""
+        import tensorflow as tf
+
         names, pending, seen = set(known), [tensor], set()
         while pending:
             tensor = pending.pop()
@@ -100,7 +108,7 @@ class Evaluation:
                 continue
             seen.add(tensor.name)
             op = tensor.op
-            if op.op_def.is_stateful or (op.type != "Const" and op.type.startswith(_NO_EVALUATION)):
+            if op.op_def.is_stateful or not hasattr(tf.raw_ops, op.type) or (op.type != "Const" and op.type.startswith(_NO_EVALUATION)):
                 return False
             pending += op.inputs
         return True

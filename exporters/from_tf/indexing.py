@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from exporters.from_tf.elementwise import cast_to
+from exporters.from_tf.elementwise import cast_to, offsets
+from exporters.from_tf.matching import maker, number, orders
+from exporters.from_tf.reductions import reduce
 from exporters.from_tf.table import TABLE, Context, Known, RefusalError, Value, Variable
 from rml_exec.types import DType
 
@@ -126,6 +128,69 @@ def _topk(ctx: Context, x: Value, k: Value) -> Sequence[Value]:
     return [values, cast_to(ctx, indices, wanted)]
 
 
+def _counted(ctx: Context, hits: Value, dtype: DType) -> Value:
+    """Returns how many are true along the last axis."""
+    return reduce(ctx, cast_to(ctx, hits, dtype), "sum", (len(ctx.shape(hits)) - 1,), False)
+
+
+@TABLE.lowers("Bucketize")
+def _bucketize(ctx: Context, x: Value) -> Value:
+    """Returns how many boundaries each number has reached; NaN is below none, so it has reached all."""
+    boundaries = ctx.constant(np.asarray(ctx.attr("boundaries"), np.float32))
+    each = cast_to(ctx, ctx.reshape(x, (*ctx.shape(x), 1)), DType.F32)
+    return _counted(ctx, ctx.add("not", ctx.add("compare", each, boundaries, dir="lt")), DType.I32)
+
+
+@TABLE.lowers("LowerBound", "UpperBound")
+def _search_sorted(ctx: Context, rows: Value, values: Value) -> Value:
+    """Returns how many elements of a sorted row are less (UpperBound: not more) than each value."""
+    (batch, length), count = ctx.shape(rows), ctx.shape(values)[1]
+    each, all_ = ctx.reshape(values, (batch, count, 1)), ctx.reshape(rows, (batch, 1, length))
+    return _counted(ctx, ctx.add("compare", all_, each, dir="lt" if ctx.op.type == "LowerBound" else "le"), ctx.output_dtype())
+
+
+@TABLE.lowers("DenseBincount")
+def _bincount(ctx: Context, x: Value, size: Value, weights: Value) -> Value:
+    """Counts each number below ``size`` in a row; what is beyond it is left out. Weights are added up in place of 1."""
+    bins, shape, dtype = _bins(ctx, size), ctx.shape(x), ctx.output_dtype()
+    bin_numbers = ctx.constant(np.arange(bins, dtype=ctx.type(x).dtype.numpy)[:, None])
+    hits = ctx.add("compare", ctx.reshape(x, (*shape[:-1], 1, shape[-1])), bin_numbers, dir="eq")
+    if ctx.attr("binary_output"):
+        return cast_to(ctx, reduce(ctx, hits, "any", (len(shape),), False), dtype)
+    if not ctx.type(weights).size:
+        return _counted(ctx, hits, dtype)
+    added = ctx.add("select", hits, ctx.reshape(weights, (*shape[:-1], 1, shape[-1])), ctx.scalar(0, weights))
+    return reduce(ctx, added, "sum", (len(shape),), False)
+
+
+def _bins(ctx: Context, size: Value) -> int:
+    """Returns a number of bins; min(n, max(n, the largest element)), as Keras has it, is n."""
+    if not isinstance(size, Known):
+        for least, rest in orders(maker(ctx.op.inputs[1], "Minimum")):
+            for other, _ in orders(maker(rest, "Maximum")):
+                if (bins := number(least)) is not None and number(other) == bins:
+                    return int(bins)
+        raise RefusalError("the number of bins depends on data: give it a largest one that is the smallest too")
+    return ctx.ints(size, "the number of bins")[0]
+
+
+@TABLE.lowers("XlaDynamicUpdateSlice")
+def _update_slice(ctx: Context, x: Value, update: Value, start: Value) -> Value:
+    """What keras.ops.slice_update is; a window that would leave the tensor is moved back into it."""
+    return ctx.add("dynamic_update_slice", x, update, _indices(ctx, start))
+
+
+@TABLE.lowers("Cross")
+def _cross(ctx: Context, a: Value, b: Value) -> Value:
+    last = len(ctx.shape(a)) - 1
+    turned = [
+        [ctx.add("take", value, ctx.constant(np.asarray(order, np.int32)), axis=last, **_bounds(ctx)) for order in ((1, 2, 0), (2, 0, 1))]
+        for value in (a, b)
+    ]
+    (a_next, a_last), (b_next, b_last) = turned
+    return ctx.add("sub", ctx.add("mul", a_next, b_last), ctx.add("mul", a_last, b_next))
+
+
 @TABLE.lowers("Cumsum", "Cumprod", "CumulativeLogsumexp")
 def _cumulative(ctx: Context, x: Value, axis: Value) -> Value:
     kind = {"Cumsum": "sum", "Cumprod": "prod", "CumulativeLogsumexp": "logsumexp"}[ctx.op.type]
@@ -169,15 +234,19 @@ def _dynamic_stitch(ctx: Context, *operands: Value) -> Value:
     return ctx.add("take", joined, chosen, axis=0, **_bounds(ctx))
 
 
-def _diagonal(ctx: Context, rows: int, columns: int, k: Value | None) -> tuple[np.ndarray, np.ndarray]:
+def _diagonal(ctx: Context, rows: int, columns: int, k: Value | None) -> tuple[Value, Value]:
     """Returns (position along the k-th diagonal, whether it lies on it) of each element of a matrix."""
-    offsets = [0] if k is None else ctx.ints(k, "which diagonals")
-    if len(set(offsets)) > 1:
+    chosen = [0] if k is None else ctx.ints(k, "which diagonals")
+    if len(set(chosen)) > 1:
         raise RefusalError("several diagonals at once are not supported")
-    row, column = np.arange(rows)[:, None], np.arange(columns)
-    along = np.minimum(row, column)
-    on = column - row == offsets[0]
-    return np.where(on, along, 0).astype(np.int32), on
+    row, column = np.arange(rows, dtype=np.int32)[:, None], np.arange(columns, dtype=np.int32)
+    distance = offsets(ctx, rows, columns)
+    if isinstance(distance, Known):
+        on = distance.array == chosen[0]
+        return ctx.constant(np.where(on, np.minimum(row, column), 0)), ctx.constant(on)
+    lies = ctx.add("compare", distance, ctx.constant(np.asarray(chosen[0], np.int32)), dir="eq")
+    along = ctx.add("min", ctx.constant(row), ctx.constant(column))
+    return ctx.add("select", lies, along, ctx.constant(np.asarray(0, np.int32))), lies
 
 
 @TABLE.lowers("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
@@ -200,9 +269,9 @@ def _matrix_diag(
     return _onto_diagonal(ctx, x, along, on, ctx.scalar(0, x) if padding is None else padding)
 
 
-def _onto_diagonal(ctx: Context, diagonal: Value, along: np.ndarray, on: np.ndarray, other: Value) -> Value:
-    spread = ctx.add("take", diagonal, ctx.constant(along), axis=len(ctx.shape(diagonal)) - 1, **_bounds(ctx))
-    return ctx.add("select", ctx.constant(on), spread, other)
+def _onto_diagonal(ctx: Context, diagonal: Value, along: Value, on: Value, other: Value) -> Value:
+    spread = ctx.add("take", diagonal, along, axis=len(ctx.shape(diagonal)) - 1, **_bounds(ctx))
+    return ctx.add("select", on, spread, other)
 
 
 @TABLE.lowers("MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3")
@@ -215,9 +284,13 @@ def _matrix_set_diag(ctx: Context, x: Value, diagonal: Value, k: Value | None = 
 @TABLE.lowers("MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3")
 def _matrix_diag_part(ctx: Context, x: Value, k: Value | None = None, padding: Value | None = None) -> Value:
     *batch, rows, columns = ctx.shape(x)
-    _, on = _diagonal(ctx, rows, columns, k)
-    flat = ctx.reshape(x, (*batch, rows * columns))
-    return ctx.add("take", flat, ctx.constant(np.flatnonzero(on).astype(np.int32)), axis=len(batch), **_bounds(ctx))
+    offsets_wanted = [0] if k is None else ctx.ints(k, "which diagonals")
+    if len(set(offsets_wanted)) > 1:
+        raise RefusalError("several diagonals at once are not supported")
+    first = max(offsets_wanted[0], 0) + max(-offsets_wanted[0], 0) * columns
+    count = min(rows - max(-offsets_wanted[0], 0), columns - max(offsets_wanted[0], 0))
+    chosen = ctx.constant(first + np.arange(count, dtype=np.int32) * (columns + 1))
+    return ctx.add("take", ctx.reshape(x, (*batch, rows * columns)), chosen, axis=len(batch), **_bounds(ctx))
 
 
 @TABLE.lowers("Slice")

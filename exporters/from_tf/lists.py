@@ -165,7 +165,7 @@ def _split(ctx: Context, x: Value, _: Value, lengths: Value) -> Value:
 
 @TABLE.lowers("TensorListLength")
 def _length(ctx: Context, tensors: Value) -> Value:
-    return ctx.constant(np.asarray(_list(tensors).length, np.int32))
+    return ctx.size(np.asarray(_list(tensors).length, np.int32))
 
 
 @TABLE.lowers("TensorListElementShape")
@@ -173,7 +173,7 @@ def _shape_of_elements(ctx: Context, tensors: Value) -> Value:
     shape = _list(tensors).shape
     if shape is None:
         raise RefusalError("the shape of the elements of a list is not known")
-    return ctx.constant(np.asarray(shape, ctx.output_dtype().numpy))
+    return ctx.size(np.asarray(shape, ctx.output_dtype().numpy))
 
 
 @TABLE.lowers("TensorListResize")

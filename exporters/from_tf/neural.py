@@ -103,7 +103,7 @@ def _conv2d(ctx: Context, x: Value, filters: Value) -> Value:
 
 def _relayed(ctx: Context, weights: Value, perm: Sequence[int], shape: Sequence[int], layout: str) -> Value:
     """Returns convolution weights with their axes reordered: data where they are known, nodes where they are computed."""
-    if isinstance(weights, Known):
+    if isinstance(weights, Known) and not weights.varies:
         data = np.ascontiguousarray(weights.array.transpose(perm)).reshape(shape)
         return replace(weights, array=data, layout=f"{weights.layout}.{layout}".strip("."))
     return ctx.reshape(ctx.transpose(weights, perm), shape)

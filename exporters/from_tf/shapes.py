@@ -23,12 +23,12 @@ def lower_identity(ctx: Context, *operands: Value) -> Sequence[Value]:
 @TABLE.lowers("Shape", "ShapeN")
 def _shape(ctx: Context, *operands: Value) -> Sequence[Value]:
     dtype = ctx.output_dtype().numpy
-    return [ctx.constant(np.asarray(ctx.shape(operand), dtype)) for operand in operands]
+    return [ctx.size(np.asarray(ctx.shape(operand), dtype), index) for index, operand in enumerate(operands)]
 
 
 @TABLE.lowers("Size")
 def _size(ctx: Context, x: Value) -> Value:
-    return ctx.constant(np.asarray(ctx.type(x).size, ctx.output_dtype().numpy))
+    return ctx.size(np.asarray(ctx.type(x).size, ctx.output_dtype().numpy))
 
 
 @TABLE.lowers("Rank")
@@ -219,13 +219,22 @@ def _mirrored(ctx: Context, x: Value, axis: int, first: int, last: int) -> Value
 
 @TABLE.lowers("Tile")
 def _tile(ctx: Context, x: Value, multiples: Value) -> Value:
-    shape, counts = ctx.shape(x), ctx.ints(multiples, "the multiples")
-    if all(count == 1 for count in counts):
-        return x
-    split = [size for dim in shape for size in (1, dim)]
-    repeated = [size for count, dim in zip(counts, shape, strict=True) for size in (count, dim)]
-    stretched = ctx.add("broadcast", ctx.reshape(x, split), shape=tuple(repeated))
-    return ctx.reshape(stretched, [count * dim for count, dim in zip(counts, shape, strict=True)])
+    """An axis of size 1 is stretched; any other is split in two, three of them at a time, for a tensor has at most eight axes."""
+    counts = ctx.ints(multiples, "the multiples")
+    repeated = [axis for axis, size in enumerate(ctx.shape(x)) if counts[axis] != 1 and size != 1]
+    for first in range(0, len(repeated), 3):
+        chosen, shape = repeated[first : first + 3], ctx.shape(x)
+        before, after = [1], [1]
+        for axis, size in enumerate(shape):
+            if axis in chosen:
+                before += [1, size]
+                after += [counts[axis], size]
+            else:
+                before[-1] *= size
+                after[-1] *= size
+        stretched = _broadcast(ctx, ctx.reshape(x, before), after)
+        x = ctx.reshape(stretched, [size * counts[axis] if axis in chosen else size for axis, size in enumerate(shape)])
+    return _broadcast(ctx, x, [size if axis in repeated else size * counts[axis] for axis, size in enumerate(ctx.shape(x))])
 
 
 @TABLE.lowers("BroadcastTo")
@@ -267,7 +276,11 @@ def _roll(ctx: Context, x: Value, shift: Value, axis: Value) -> Value:
 
 @TABLE.lowers("Range")
 def _range(ctx: Context, start: Value, limit: Value, delta: Value) -> Value:
-    raise RefusalError("its bounds must be constant")  # constant ones were folded
+    """Constant ones were folded, so this one is as long as some size."""
+    first, last, step = (ctx.array(value, "its bounds").reshape(()) for value in (start, limit, delta))
+    y: Value = ctx.add("iota", dtype=ctx.output_dtype(), shape=(max(0, math.ceil((last - first) / step)),), axis=0)
+    y = y if step == 1 else ctx.add("mul", y, delta)
+    return ctx.add("add", y, start) if first else y
 
 
 @TABLE.lowers("DepthToSpace", "SpaceToDepth")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from exporters.lowering import LoweringTable
 from rml_exec.ir.builder import INLINE_ELEMENTS, BodyBuilder
 from rml_exec.ir.names import Names
+from rml_exec.ir.verify import MAX_RANK
 from rml_exec.types import DType, TensorType
 
-__all__ = ["TABLE", "Constants", "Context", "Keys", "Known", "RefusalError", "TensorList", "Value", "Variable", "dtype_of"]
+__all__ = ["TABLE", "Constants", "Context", "Keys", "Known", "RefusalError", "Sizes", "TensorList", "Value", "Variable", "dtype_of"]
 
 TABLE = LoweringTable()
 
@@ -33,12 +34,16 @@ class Known:
         key: the variable it comes from; None for anything else.
         layout: how the order of the variable's elements was changed, empty if it was not. The same variable in two layouts, or in two
             shapes, is two constants.
+        varies: True in a symbolic graph for what the sizes of inputs determine: known at each of them, but no constant.
+        recipe: if it varies, adds nodes that compute it from the sizes, and returns the name of their result.
     """
 
     array: np.ndarray
     name: str
     key: str | None = None
     layout: str = ""
+    varies: bool = False
+    recipe: Callable[[BodyBuilder, Constants], str] | None = None
 
     @property
     def type(self) -> TensorType:
@@ -79,10 +84,28 @@ def dtype_of(dtype: Any) -> DType:
     """Returns the DType of a NumPy (or ml_dtypes) dtype; raises RefusalError where the graph format has none."""
     if np.dtype(dtype).name == "bfloat16":
         return DType.BF16
+    if np.dtype(dtype).kind == "O":
+        raise RefusalError("strings are no numbers: look them up before the model, and export what comes after")
     try:
         return DType.of(dtype)
     except KeyError:
         raise RefusalError(f"the graph format has no element type {np.dtype(dtype).name}") from None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A recipe for numbers that are sizes, or sums and products of sizes: each is the last element of an ``iota`` that is 1 longer."""
+
+    array: np.ndarray
+    name: str
+
+    def __call__(self, builder: BodyBuilder, _: Constants) -> str:
+        parts, array = [], self.array
+        for size in map(int, array.reshape(-1)):
+            line = builder.add("iota", [], name=self.name, dtype=DType.of(array.dtype), shape=(size + 1,), axis=0)
+            parts.append(builder.add("slice", [line], name=self.name, start=(size,), limit=(size + 1,), strides=(1,)))
+        joined = parts[0] if len(parts) == 1 else builder.add("concat", parts, name=self.name, axis=0)
+        return str(joined if array.shape == (len(parts),) else builder.add("reshape", [joined], name=self.name, shape=array.shape))
 
 
 Identity = tuple[str, str, tuple[int, ...]] | int
@@ -108,6 +131,8 @@ class Keys:
 
     def identity(self, known: Known) -> Identity:
         """Returns what two known tensors have in common if they are one constant."""
+        if known.varies:
+            return id(known)
         if known.key is not None:
             return known.key, known.layout, known.array.shape
         if known.array.size <= INLINE_ELEMENTS and not self.symbolic:
@@ -133,8 +158,7 @@ class Constants:
 
     Args:
         builder: of the body.
-        keys: the names in the weights file. If it says ``symbolic``, a constant of equal elements becomes a ``broadcast`` and one of
-            evenly spaced integers an ``iota``.
+        keys: the names in the weights file.
     """
 
     def __init__(self, builder: BodyBuilder, keys: Keys) -> None:
@@ -142,36 +166,45 @@ class Constants:
         self._keys = keys
         self._names: dict[Identity, tuple[str, Known]] = {}
 
+    @property
+    def symbolic(self) -> bool:
+        """True if graphs for other sizes will be laid over this one."""
+        return self._keys.symbolic
+
     def name(self, known: Known) -> str:
         """Returns the name of the body's constant with this data, which is added the first time."""
         identity = self._keys.identity(known)
         if identity not in self._names:
-            if self._keys.symbolic and known.key is None and (made := self._made(known)) is not None:
-                self._names[identity] = made, known
-                return made
-            key = self._keys.key(known, identity)
-            # The Known is kept beside its name: an id means nothing once its object is gone.
-            self._names[identity] = self._builder.constant(known.array, name=key or known.name, key=key), known
+            made = known.recipe(self._builder, self) if known.recipe is not None else None
+            if made is None:
+                key = self._keys.key(known, identity)
+                made = self._builder.constant(known.array, name=key or known.name, key=key)
+            self._names[identity] = made, known  # the Known is kept beside its name: an id means nothing once its object is gone
         return self._names[identity][0]
 
-    def _made(self, known: Known) -> str | None:
-        """Returns the name of the value that nodes make of a number or two, None if the elements are not that simple."""
-        array, flat = known.array, known.array.reshape(-1)
-        if array.size < 2:
-            return None
-        if (flat == flat[0]).all():
-            number = self._builder.constant(flat[0], name=known.name)
-            result: str = self._builder.add("broadcast", [number], name=known.name, shape=array.shape)
-            return result
-        step = int(flat[1]) - int(flat[0]) if array.dtype.kind == "i" else 0
-        if array.ndim != 1 or not step or (np.diff(flat) != step).any():
-            return None
-        result = self._builder.add("iota", [], name=known.name, dtype=known.type.dtype, shape=array.shape, axis=0)
-        for op, amount, neutral in (("mul", step, 1), ("add", flat[0], 0)):
+
+def line_recipe(array: np.ndarray, name: str) -> Callable[[BodyBuilder, Constants], str] | None:
+    """Returns a recipe for an array of equal elements, or of integers that are evenly spaced along one axis; None for any other."""
+    flat = array.reshape(-1)
+    if array.size < 2:
+        return None
+    if (flat == flat[0]).all():
+        return lambda builder, _: str(builder.add("broadcast", [builder.constant(flat[0], name=name)], name=name, shape=array.shape))
+    axis = next(axis for axis in range(array.ndim) if (array.take([0], axis) != array).any())
+    line = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)[:, 0]
+    step = int(line[1]) - int(line[0]) if array.dtype.kind == "i" else 0
+    evenly = line[0] + step * np.arange(len(line), dtype=array.dtype).reshape([-1 if k == axis else 1 for k in range(array.ndim)])
+    if not step or (evenly != array).any():
+        return None
+
+    def recipe(builder: BodyBuilder, _: Constants) -> str:
+        result = builder.add("iota", [], name=name, dtype=DType.of(array.dtype), shape=array.shape, axis=axis)
+        for op, amount, neutral in (("mul", step, 1), ("add", line[0], 0)):
             if amount != neutral:
-                constant = self._builder.constant(np.asarray(amount, array.dtype), name=known.name)
-                result = self._builder.add(op, [result, constant], name=known.name)
-        return result
+                result = builder.add(op, [result, builder.constant(np.asarray(amount, array.dtype), name=name)], name=name)
+        return str(result)
+
+    return recipe
 
 
 class Context:
@@ -230,9 +263,24 @@ class Context:
             raise RefusalError("bf16 arithmetic is not supported")
         return Known(np.asarray(value, dtype.numpy), f"{self._name}/constant")
 
+    @property
+    def symbolic(self) -> bool:
+        """True in a symbolic graph, where a constant must not depend on the size of an axis."""
+        return self._constants.symbolic
+
     def constant(self, array: np.ndarray) -> Known:
-        """Returns a constant that belongs to this operation."""
-        return Known(array, f"{self._name}/constant")
+        """Returns a constant that belongs to this operation. In a symbolic graph nodes make it where it may depend on a size."""
+        name = f"{self._name}/constant"
+        recipe = line_recipe(array, name) if self._constants.symbolic else None
+        return Known(array, name, varies=recipe is not None, recipe=recipe)
+
+    def size(self, array: np.ndarray, output: int = 0) -> Known:
+        """Returns one of the operation's outputs, which holds sizes."""
+        import tensorflow as tf
+
+        if not self._constants.symbolic or tf.get_static_value(self.op.outputs[output]) is not None:
+            return Known(array, self._name)
+        return Known(array, self._name, varies=True, recipe=Sizes(array, self._name))
 
     def add(self, op: str, *operands: Value | None, **attrs: Any) -> str:
         """Adds a node of one output, named after the operation, and returns the name of its output."""
@@ -243,7 +291,10 @@ class Context:
         """Adds a node named after the operation and returns the names of all its outputs."""
         names = [self._operand(value) for value in operands]
         results = self._builder.add(op, names, name=self._name, source=self._source, **attrs)
-        return (results,) if isinstance(results, str) else results
+        found = (results,) if isinstance(results, str) else results
+        if any(len(self._builder.type(name).shape) > MAX_RANK for name in found):
+            raise RefusalError(f"the graph format has at most {MAX_RANK} axes")
+        return found
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """Returns the operand under another shape; what is known stays known."""
@@ -251,15 +302,25 @@ class Context:
         if self.shape(value) == shape:
             return value
         if isinstance(value, Known):
-            return replace(value, array=value.array.reshape(shape))
+            return self._moved(value, value.array.reshape(shape), "reshape", shape=shape)
         return self.add("reshape", value, shape=shape)
+
+    def _moved(self, value: Known, array: np.ndarray, op: str, **attrs: Any) -> Known:
+        """Returns a known tensor with its elements in another order or shape, which ``op`` gives them where it varies."""
+        if not value.varies:
+            return replace(value, array=array)
+
+        def recipe(builder: BodyBuilder, constants: Constants) -> str:
+            return str(builder.add(op, [constants.name(value)], name=self._name, source=self._source, **attrs))
+
+        return replace(value, array=array, recipe=recipe)
 
     def transpose(self, value: Value, perm: Sequence[int]) -> Value:
         """Returns the operand with its axes reordered. A variable stays as it is stored, other constants are data in the new order."""
         if list(perm) == sorted(perm):
             return value
         if isinstance(value, Known) and value.key is None:
-            return replace(value, array=np.ascontiguousarray(value.array.transpose(perm)))
+            return self._moved(value, np.ascontiguousarray(value.array.transpose(perm)), "transpose", perm=tuple(perm))
         return self.add("transpose", value, perm=tuple(perm))
 
     def slice(self, value: Value, start: Sequence[int], limit: Sequence[int], strides: Sequence[int] | None = None) -> Value:

@@ -17,7 +17,7 @@ import numpy as np
 
 from exporters import __version__
 from exporters.dims import Dim, axes_of
-from exporters.errors import ExportError, import_framework
+from exporters.errors import ExportError, describe, import_framework
 from exporters.lowering import name_inputs, name_outputs
 
 __all__ = ["Trace", "load_saved_model", "load_tensorflow", "open_saved_model", "trace"]
@@ -66,7 +66,7 @@ def load_saved_model(directory: str | Path, signature: str | None = None) -> Any
         with _without_optimizer(Path(directory)) as cleaned:
             loaded = tf.saved_model.load(str(cleaned))
     except Exception as error:  # whatever a broken or foreign model makes TensorFlow raise
-        raise ExportError.of(where, "TensorFlow must be able to load it", f"{type(error).__name__}: {error}") from error
+        raise ExportError.of(where, "TensorFlow must be able to load it", describe(error)) from error
     signatures = dict(loaded.signatures)
     wanted = signature or ("serving_default" if "serving_default" in signatures or len(signatures) != 1 else next(iter(signatures)))
     if wanted not in signatures:
@@ -194,7 +194,7 @@ def trace(model: Any, example_inputs: Example, input_names: Sequence[str] | None
         concrete = entry.get_concrete_function(*(tf.TensorSpec(shapes[name], tensor.dtype) for name, tensor in tensors.items()))
     except Exception as error:
         types = {name: f"{tensor.dtype.name}{list(tensor.shape)}" for name, tensor in tensors.items()}
-        raise ExportError.of("export", "TensorFlow must be able to trace the model", f"{type(error).__name__}: {error}", types) from error
+        raise ExportError.of("export", "TensorFlow must be able to trace the model", describe(error), types) from error
     threads = tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
     return Trace(concrete, {name: tensor.numpy() for name, tensor in tensors.items()}, tf.__version__, threads)
 

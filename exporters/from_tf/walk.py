@@ -9,16 +9,29 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
 from exporters.from_tf import control, elementwise, indexing, linear, lists, neural, reductions, shapes
-from exporters.from_tf.evaluation import body_of, evaluate
-from exporters.from_tf.patterns import Pattern, find_pattern
-from exporters.from_tf.table import TABLE, Constants, Context, Keys, Known, RefusalError, TensorList, Value, Variable, dtype_of
+from exporters.from_tf.evaluation import array_of, body_of, evaluate
+from exporters.from_tf.matching import Pattern
+from exporters.from_tf.patterns import find_pattern
+from exporters.from_tf.table import (
+    TABLE,
+    Constants,
+    Context,
+    Keys,
+    Known,
+    RefusalError,
+    Sizes,
+    TensorList,
+    Value,
+    Variable,
+    dtype_of,
+)
 from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.errors import TypeInferenceError
 from rml_exec.ir.builder import BodyBuilder, FunctionBuilder
@@ -26,13 +39,16 @@ from rml_exec.ir.graph import Graph
 from rml_exec.ir.names import Names
 from rml_exec.loading import GraphBuilder
 
-__all__ = ["build_graph"]
+__all__ = ["CALLS", "build_graph"]
 
 LOWERINGS = (elementwise, indexing, linear, lists, neural, reductions, shapes)
 """The modules that fill the table of lowerings."""
 
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall")
+CALLS = ("PartitionedCall", "StatefulPartitionedCall", "StatelessPartitionedCall")
 _FOLD_ELEMENTS = 1024
+_SIZES = {"StridedSlice": 1, "GatherV2": 1, "Prod": 1, "Cast": 1, "Pack": None, "Mul": None, "AddV2": None, "ConcatV2": -1}
+"""Operators that give sizes if their operands (the first, all of them, all but the last) are sizes."""
+
 _NO_FOLD = ("Transpose", "TensorList", "EmptyTensorList", "If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase")
 """Begins of operators that are not run on constants: a transposed variable would be stored twice, the others are followed instead."""
 
@@ -41,13 +57,16 @@ _REASONS = {
     "changes a variable: is the model in training mode, or does it keep state between calls?": "Assign",
     "the variable is not part of the function: initialise it outside": "VarHandleOp",
     "control flow of TensorFlow 1: save the model with TensorFlow 2": "Enter NextIteration Switch Merge",
+    "complex numbers are not supported": "RFFT FFT IFFT IRFFT BatchFFT Real Imag Complex Angle Conj",
+    "linear algebra is not supported": "Matrix Cholesky Qr Svd Lu SelfAdjointEig Eig LogMatrixDeterminant TriangularSolve",
+    "a special function that has no op": "Erfinv Ndtri Lgamma Digamma Igamma Bessel Zeta Polygamma Betainc",
     "the shape of its result depends on data": "Where Unique DynamicPartition NonMaxSuppression CombinedNonMaxSuppression ListDiff",
     "strings and tables are not tensors of numbers": "String AsString LookupTable HashTable Decode Sentencepiece StaticRegex Regex",
     "ragged and sparse tensors are not supported": "Ragged Sparse",
     "a fused cell of TensorFlow 1: use keras.layers.LSTM or GRU": "CudnnRNN BlockLSTM LSTMBlock GRUBlock",
     "its boxes are known at run time only": "CropAndResize",
     "positions within a pool are not supported": "MaxPoolWithArgmax",
-    "counting is not supported": "Bincount DenseBincount",
+    "counting is not supported": "Bincount RaggedBincount SparseBincount Histogram",
     "quantised numbers are not supported": "Quantize Dequantize FakeQuant",
     "comes from jax2tf: export the JAX function instead": "Xla",
     "runs Python": "PyFunc EagerPyFunc",
@@ -63,6 +82,7 @@ def build_graph(
     name: str,
     producer: Mapping[str, Any],
     symbolic: bool = False,
+    walked: list[tuple[Any, Mapping[str, Value | None]]] | None = None,
 ) -> Graph:
     """Returns the graph of a concrete function.
 
@@ -72,13 +92,14 @@ def build_graph(
         input_shapes: interface names of the arguments and their shapes, which the graph is specialised to.
         name: name of the graph.
         producer: its ``producer`` entry.
-        symbolic: True if graphs for other shapes will be laid over this one: constants of equal or evenly spaced elements become nodes.
+        symbolic: True if graphs for other shapes will be laid over this one: what depends on them is computed by nodes.
+        walked: a list to add (FuncGraph, tensor name -> value) of every graph to, in the order in which they are walked.
 
     Raises:
         UnsupportedOperatorsError: operators without a lowering, all of them at once.
     """
     builder = GraphBuilder(name, producer=producer)
-    walker = Walker(builder, _Shared.of(concrete.graph.variables, symbolic))
+    walker = Walker(builder, _Shared.of(concrete.graph.variables, symbolic, [] if walked is None else walked))
     captured = {inner.name: outer for outer, inner in concrete.graph.captures}
     arguments = [tensor for tensor in concrete.graph.inputs if tensor.name not in captured]
     bound: dict[str, Value | None] = {inner: walker.captured(inner, outer) for inner, outer in captured.items()}
@@ -92,7 +113,17 @@ def build_graph(
         raise UnsupportedOperatorsError(walker.unsupported)
     for (output_name, _), value in zip(outputs, values, strict=True):
         builder.output(output_name, walker.operand(value))
-    return builder.build()
+    return _without_dead_nodes(builder.build())
+
+
+def _without_dead_nodes(graph: Graph) -> Graph:
+    """Returns the graph without what no output needs: nodes of which only the shape was asked for, which is known now."""
+    read, live = {output.value for output in graph.outputs}, []
+    for node in reversed(graph.nodes):
+        if any(value.name in read for value in node.outputs):
+            live.append(node)
+            read |= {name for name in node.inputs if name is not None}
+    return replace(graph, nodes=tuple(live[::-1]), constants=tuple(constant for constant in graph.constants if constant.name in read))
 
 
 @dataclass(frozen=True)
@@ -105,6 +136,7 @@ class _Shared:
         keys: the names in the weights file.
         source_lines: finds the lines of operations.
         unsupported: what was refused so far.
+        walked: the graphs that were walked, with the values of their tensors.
     """
 
     tf: Any
@@ -112,12 +144,13 @@ class _Shared:
     keys: Keys
     source_lines: _SourceLines
     unsupported: list[Unsupported]
+    walked: list[tuple[Any, Mapping[str, Value | None]]]
 
     @classmethod
-    def of(cls, variables: Sequence[Any], symbolic: bool) -> _Shared:
+    def of(cls, variables: Sequence[Any], symbolic: bool, walked: list[tuple[Any, Mapping[str, Value | None]]]) -> _Shared:
         tf, names = load_tensorflow(), Names()
         named = {id(variable.handle): (variable, names.take(variable.name.partition(":")[0])) for variable in variables}
-        return cls(tf, named, Keys([name for _, name in named.values()], symbolic), _SourceLines(tf), [])
+        return cls(tf, named, Keys([name for _, name in named.values()], symbolic), _SourceLines(tf), [], walked)
 
 
 class Walker:
@@ -135,18 +168,27 @@ class Walker:
         builder = self._builder.function(name)
         return builder, Walker(builder, self._shared)
 
+    def scratch(self, name: str) -> tuple[GraphBuilder, Walker]:
+        """Returns the builder of a graph of its own, and a walker that adds to it: to see what would become of some operations."""
+        builder = GraphBuilder(name)
+        return builder, Walker(builder, replace(self._shared, unsupported=[], walked=[]))
+
     def captured(self, name: str, outer: Any) -> Value:
-        """Returns the value of a captured tensor: a variable, or an eager tensor that the function closes over."""
+        """Returns the value of a captured tensor: a variable, or an eager tensor that the function closes over. Neither is copied."""
         if outer.dtype != self.tf.resource:
-            return Known(outer.numpy(), name.partition(":")[0])
+            return Known(array_of(outer), name.partition(":")[0])
         variable, key = self._shared.variables.get(id(outer), (None, ""))
-        return Variable(None if variable is None else Known(variable.numpy(), key, key))
+        return Variable(None if variable is None else Known(array_of(variable.read_value()), key, key))
 
     def operand(self, value: Value | None) -> str:
         """Returns the name in the graph of a tensor that was not refused."""
         if not isinstance(value, str | Known):
             raise RefusalError("its result is not a tensor")
         return self._constants.name(value) if isinstance(value, Known) else value
+
+    def context(self, op: Any, name: str, xla: bool) -> Context:
+        """Returns what lowers an operation to nodes of this body."""
+        return Context(self._builder, self._constants, op, name, self._shared.source_lines.of(op), xla)
 
     def walk(self, graph: Any, bound: dict[str, Value | None], outputs: Sequence[Any], prefix: str, xla: bool) -> list[Value | None]:
         """Lowers what ``outputs`` need and returns their values.
@@ -158,6 +200,7 @@ class Walker:
             prefix: what to put before the names of its operations.
             xla: True if XLA compiles the function.
         """
+        self._shared.walked.append((graph, bound))
         patterns: dict[str, Pattern | None] = {}
         needed: set[str] = set()
         pending = list(outputs)
@@ -182,19 +225,19 @@ class Walker:
         refused: list[Value | None] = [None] * len(op.outputs)
         lowering: Callable[..., Any] | None = pattern.lower if pattern else control.LOWERINGS.get(op.type) or TABLE.get(op.type)
         try:
-            if op.type in _CALLS:
+            if op.type in CALLS:
                 return self.inline(op, op.get_attr("f"), operands, prefix, xla)
             if op.type == "Const":
                 return [Known(self.tf.make_ndarray(op.get_attr("value")), prefix + op.name)]
             if op.type == "ReadVariableOp":
                 return [_read(operands[0])]
-            if pattern is None and (folded := self._fold(op, operands, lowering is not None)) is not None:
-                return [Known(array, prefix + op.name) for array in folded]
+            if pattern is None and (folded := self._fold(op, operands, lowering, prefix, xla)) is not None:
+                return folded
             if lowering is None:
                 raise RefusalError(_reason(op.type))
             if None in operands:
                 return refused
-            context = Context(self._builder, self._constants, op, prefix + op.name, self._shared.source_lines.of(op), xla)
+            context = self.context(op, prefix + op.name, xla)
             if op.type in control.LOWERINGS:
                 return list(lowering(self, context, operands, prefix))
             if pattern is not None:
@@ -216,25 +259,65 @@ class Walker:
         compiled = "_XlaMustCompile" in op.node_def.attr and op.get_attr("_XlaMustCompile")
         return self.walk(graph, bound, graph.outputs, f"{inner}/" if inner and not inner.endswith("/") else inner, xla or compiled)
 
-    def _fold(self, op: Any, operands: list[Value | None], has_lowering: bool) -> list[np.ndarray] | None:
+    def _fold(
+        self, op: Any, operands: list[Value | None], lowering: Callable[..., Any] | None, prefix: str, xla: bool
+    ) -> list[Known] | None:
         """Returns the results of an operation on constants, computed by TensorFlow itself; None where it stays an operation of the graph.
 
-        A result that is larger than its operands (an expanded scalar) stays one if it is not small, so that weight files do not swell.
+        A result that is larger than its operands (an expanded scalar) stays one if it is not small, so that weight files do not swell. What
+        varies with the sizes of a symbolic graph is computed all the same, so that shapes and masks are known, and lowered where it is read.
         """
         known = [value for value in operands if isinstance(value, Known)]
         if not op.outputs or len(known) != len(operands) or op.op_def.is_stateful or op.type.startswith(_NO_FOLD):
             return None
-        if has_lowering and TABLE.get(op.type) in (shapes.lower_identity, shapes.lower_reshape):
+        if TABLE.get(op.type) in (shapes.lower_identity, shapes.lower_reshape):
             return None  # they keep the name of the variable
         try:
-            results = [np.asarray(tensor) for tensor in evaluate(self.tf, op, [value.array for value in known])]
-            types = [dtype_of(array.dtype) for array in results]
-        except (self.tf.errors.OpError, TypeError, ValueError, RefusalError):
+            results = [array_of(tensor) for tensor in evaluate(self.tf, op, [value.array for value in known])]
+            for array in results:
+                dtype_of(array.dtype)
+        except (
+            self.tf.errors.OpError,
+            AttributeError,
+            TypeError,
+            ValueError,
+            RefusalError,
+        ):  # such as an operator without a Python function
             return None
+        if any(value.varies for value in known):
+            return [self._varying(op, index, array, known, lowering, prefix + op.name, xla) for index, array in enumerate(results)]
         room = max(_FOLD_ELEMENTS, sum(value.array.size for value in known))
-        if has_lowering and op.type != "Range" and sum(array.size for array in results) > room:
+        if lowering is not None and op.type != "Range" and sum(array.size for array in results) > room:
             return None
-        return results if types else None
+        return [Known(array, prefix + op.name) for array in results]
+
+    def _varying(
+        self,
+        op: Any,
+        output: int,
+        array: np.ndarray,
+        operands: Sequence[Known],
+        lowering: Callable[..., Any] | None,
+        name: str,
+        xla: bool,
+    ) -> Known:
+        """Returns a result of an operation on what varies with sizes; it does not where TensorFlow itself knows it for all sizes."""
+        tensor = op.outputs[output]
+        if self.tf.get_static_value(tensor) is not None:
+            return Known(array, name)
+        if op.type in _SIZES and array.dtype.kind == "i" and tensor.shape.is_fully_defined():
+            read = operands[: _SIZES[op.type]]
+            if all(isinstance(value.recipe, Sizes) or (not value.varies and (value.array >= 0).all()) for value in read):
+                return Known(array, name, varies=True, recipe=Sizes(array, name))
+        if lowering is None:
+            return Known(array, name, varies=True)
+
+        def recipe(builder: BodyBuilder, constants: Constants) -> str:
+            context = Context(builder, constants, op, name, self._shared.source_lines.of(op), xla)
+            result = lowering(context, *operands)
+            return context.operand(result if isinstance(result, str | Known) else result[output])
+
+        return Known(array, name, varies=True, recipe=recipe)
 
     def _refuse(self, op: Any, prefix: str, reason: str) -> None:
         self.unsupported.append(Unsupported(op.type, prefix + op.name, self._shared.source_lines.of(op), reason))

@@ -11,7 +11,7 @@ from rml_exec.ir.derived import Recipe
 from rml_exec.ir.graph import Constant, Graph, Node
 from rml_exec.ir.names import Names
 from rml_exec.passes.base import Pass
-from rml_exec.passes.fold_conv_bias import varies_along_channels_alone
+from rml_exec.passes.fold_bias import varies_along_channels_alone
 from rml_exec.types import DType, TensorType
 
 __all__ = ["FOLD_AFFINE"]

@@ -10,17 +10,25 @@ from rml_exec.passes.base import Pass, run_passes
 from rml_exec.passes.bind_constants import BIND_CONSTANTS
 from rml_exec.passes.choose_layout import CHOOSE_LAYOUT
 from rml_exec.passes.fold_affine import FOLD_AFFINE
-from rml_exec.passes.fold_conv_bias import FOLD_CONV_BIAS
+from rml_exec.passes.fold_bias import FOLD_BIAS
+from rml_exec.passes.fold_constants import FOLD_CONSTANTS
 from rml_exec.passes.fold_pad import FOLD_PAD
 from rml_exec.passes.fuse_elementwise import FUSE_ELEMENTWISE
 from rml_exec.passes.fuse_epilogue import FUSE_EPILOGUE
+from rml_exec.passes.merge_linears import MERGE_LINEARS
+from rml_exec.passes.merge_views import MERGE_VIEWS
+from rml_exec.passes.share_common import SHARE_COMMON
 
 __all__ = ["PIPELINE", "lower_graph"]
 
 PIPELINE: tuple[Pass, ...] = (
-    FOLD_PAD,  # first: it changes what the others see of no op
-    FOLD_CONV_BIAS,  # before groups form: an add that becomes a bias costs nothing at all
+    MERGE_VIEWS,  # first: what comes to the same view is the same node then
+    FOLD_CONSTANTS,  # before all that looks for constant weights and statistics
+    SHARE_COMMON,
+    FOLD_PAD,  # it changes what the others see of no op
+    FOLD_BIAS,  # before groups form: an add that becomes a bias costs nothing at all
     FOLD_AFFINE,  # after bias folding, whose adds it would take along; before layout, which moves channels
+    MERGE_LINEARS,  # after the foldings, which look at one linear and what reads it
     CHOOSE_LAYOUT,  # before groups form: they should see the final shapes, and transposes between their members gone
     FUSE_EPILOGUE,  # before groups form: what a product does to its own sums costs no pass over memory
     FUSE_ELEMENTWISE,

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from bench.adapters.base import ARMS, Arm
-from bench.supervisor import Budget
+from bench.settings import Settings
 
 DATA = Path(__file__).parent.parent / "data"
 FRAMEWORKS = ("torch", "jax", "tf")
 
-QUICK = Budget(warm_up_s=0.0, block_s=1e-12, rounds=4, timeout_s=120.0)
-"""One call of warm-up and one call per block."""
+QUICK = Settings(warm_up_s=0.0, calls=1, min_rounds=4, budget_s=0.0, order="abba", idle_s=0.01)
+"""One call of warm-up, and four rounds with one call per block."""
 
 
 @pytest.fixture

@@ -190,3 +190,21 @@ class Watches(Honest):
         status = Path("/proc", (self.directory / "Honest.pid").read_text(), "stat").read_text()
         with (self.directory / "states").open("a") as file:
             print(status.rpartition(")")[2].split()[0], file=file)
+
+
+class Busy(Honest):
+    """Works for about two milliseconds each call: the same work, not the same time."""
+
+    steps = 40_000
+
+    def call(self) -> Any:
+        total = 0
+        for step in range(self.steps):
+            total += step & 7
+        return dict(self.golden)
+
+
+class BusySlower(Busy):
+    """Has 5 % more to do."""
+
+    steps = 42_000

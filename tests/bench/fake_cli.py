@@ -9,8 +9,9 @@ import functools
 import sys
 
 import bench.cli
+import bench.options
 from bench.adapters.base import ARMS, Arm
-from bench.supervisor import Budget
+from bench.settings import Settings
 from exporters.models.zoo import ZooModel
 
 ZOO = {name: ZooModel(name, "torch", lambda: (None, None), f"the fake {name}", default=True) for name in ("torch_one", "torch_two")}
@@ -21,5 +22,5 @@ if __name__ == "__main__":
         arm, _, cls = pair.partition("=")
         ARMS[arm] = Arm(f"tests.bench.fake_arms:{cls}", ("torch",))
     bench.cli.all_models = lambda: ZOO
-    bench.cli.Budget = functools.partial(Budget, warm_up_s=0.0, block_s=1e-12, rounds=2)
+    bench.options.Settings = functools.partial(Settings, warm_up_s=0.0, min_rounds=2, max_rounds=2, idle_s=0.01)
     sys.exit(bench.cli.main(sys.argv[2:]))

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 import bench.cli
+import bench.options
 from bench.cli import main
 from bench.exporting import ExportFailure
 from bench.processes import child_environment
 from bench.records import read_records
-from bench.supervisor import Budget
+from bench.settings import Settings
 from exporters.models.zoo import all_models
 from rml_exec.graph_run import RunOptions, run_model
 from tests.bench.conftest import process_ends, wait_for
@@ -39,11 +40,11 @@ def zoo_graphs(graphs: Path) -> Path:
 def command(monkeypatch: pytest.MonkeyPatch, zoo_graphs: Path, use_arms: Callable[..., list[str]]) -> Callable[..., int]:
     """Returns a function that runs the command with fake arms (default: two honest ones) on the fake zoo and returns its exit code."""
     monkeypatch.setattr(bench.cli, "all_models", lambda: ZOO)
-    monkeypatch.setattr(bench.cli, "Budget", functools.partial(Budget, warm_up_s=0.0, block_s=1e-12, rounds=2))
+    monkeypatch.setattr(bench.options, "Settings", functools.partial(Settings, warm_up_s=0.0, min_rounds=2, max_rounds=2, idle_s=0.01))
 
     def run(*arguments: str, **arms: str) -> int:
         use_arms(**(arms or {"rml": "Honest", "torch": "Second"}))
-        return main(["--graphs", str(zoo_graphs), *arguments])
+        return main(["--graphs", str(zoo_graphs), "--min-time", "1x", *arguments])
 
     return run
 
@@ -224,7 +225,7 @@ def test_python_m_bench_lists_the_real_zoo():
 @pytest.mark.torch
 def test_a_real_run_from_nothing(monkeypatch, capsys, tmp_path):
     pytest.importorskip("torch")
-    monkeypatch.setattr(bench.cli, "Budget", functools.partial(Budget, warm_up_s=0.01, block_s=0.01, rounds=2))
+    monkeypatch.setattr(bench.options, "Settings", functools.partial(Settings, warm_up_s=0.01, max_rounds=2))
     results = tmp_path / "results.jsonl"
     arguments = ["--models", "torch_mlp", "--graphs", str(tmp_path / "graphs"), "--results", str(results), "--format", "json"]
     assert main(arguments) == 0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 import sys
+import tempfile
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import numpy as np
 import pytest
 
 from exporters import bundle
-from exporters.bundle import count_flops, derive_tolerances, is_finished, write_export
+from exporters.bundle import check_prefix, count_flops, derive_tolerances, is_finished, write_export
 from exporters.errors import ExportError
 from rml_exec.ir.golden import graph_hashes, read_golden
 from rml_exec.ir.graph import Graph
@@ -230,10 +234,111 @@ def test_work_inside_functions_is_counted() -> None:
     assert count_flops(b.build()) == 5 * (2 * 4 * 4 + 4)
 
 
-@pytest.mark.parametrize("name", ["m.json", "m.safetensors", ".."])
-def test_a_prefix_that_is_a_file_name_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ExportError, match="path without suffix"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("m.json", "path without suffix: NAME.json"),
+        (".json", "path without suffix: NAME.json"),
+        ("m.safetensors", "path without suffix: NAME.json"),
+        ("m.golden", "path without suffix: NAME.json"),
+        ("m.golden.1", "path without suffix: NAME.json"),
+        ("", "not a directory"),
+        (".", "not a directory"),
+        ("..", "not a directory"),
+        ("k/..", "not a directory"),
+        ("k/", "not a directory"),
+        ("there", "not a directory. Hint: .*there/NAME"),
+    ],
+)
+def test_a_prefix_that_is_no_name_is_refused_before_anything_is_written(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ExportError, match=message) as caught:
         write_export(
-            GraphBuilder("g").build(), tmp_path / name, inputs={}, outputs={}, framework="f", framework_version="1", seed=0, threads=1
+            GraphBuilder("g").build(), f"{tmp_path}/{name}", inputs={}, outputs={}, framework="f", framework_version="1", seed=0, threads=1
         )
-    assert list(tmp_path.iterdir()) == []
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize("name", ["m", "m.v2", "m.golden.old", "json", "golden"])
+def test_dots_in_a_name_are_no_suffix(tmp_path: Path, name: str) -> None:
+    assert check_prefix(tmp_path / name) == tmp_path / name
+
+
+def test_weights_that_the_caller_gave_away_are_gone_during_the_check(
+    tmp_path: Path, small_graph: Graph, small_run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = [replace(small_graph, constants=tuple(replace(c, source=c.data.copy()) for c in small_graph.constants))]
+    weights, alive = [weakref.ref(constant.data) for constant in graphs[0].constants], []
+
+    def load(prefix: Path) -> Graph:
+        alive.append([weight() is not None for weight in weights])
+        return load_graph(prefix)
+
+    monkeypatch.setattr(bundle, "load_graph", load)
+    given, outputs = small_run["inputs"], small_run["outputs"]
+    write_export(graphs.pop(), tmp_path / "m", inputs=given, outputs=outputs, framework="f", framework_version="1", seed=0, threads=1)
+    assert alive == [[False, False]]
+
+
+def test_a_graph_without_outputs_is_refused(tmp_path: Path) -> None:
+    b = GraphBuilder("silent")
+    b.input("x", "f32", (1,))
+    with pytest.raises(ExportError, match="export of 'silent': the model must return at least one tensor; got none"):
+        write_export(b.build(), tmp_path / "m", inputs={}, outputs={}, framework="f", framework_version="1", seed=0, threads=1)
+
+
+def test_an_interrupted_export_leaves_no_file(
+    tmp_path: Path, small_graph: Graph, small_run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bundle, "write_golden", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_export(small_graph, tmp_path / "small", **small_run)
+    assert not list(tmp_path.iterdir())
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+from exporters.bundle import write_export
+from exporters.errors import ExportError
+from rml_exec.loading import GraphBuilder
+b = GraphBuilder("big")
+x = b.input("x", "f32", (64,))
+b.output("y", b.add("add", [x, b.constant(np.ones((256, 64), np.float32), "w")]))
+graph, given = b.build(), np.zeros(64, np.float32)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+try:
+    outputs = {"y": np.ones((256, 64), np.float32)}
+    write_export(graph, sys.argv[1], inputs={"x": given}, outputs=outputs, framework="f", framework_version="1", seed=0, threads=1)
+except ExportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("room", [0, 1000, 66000])  # for nothing; for some of the weights; for all but the golden
+def test_a_file_that_the_system_cuts_short_leaves_no_file(tmp_path: Path, room: int) -> None:
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "big"), str(room)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+    assert "its directory must be writable and have room" in ended.stdout
+    assert "File too large" in ended.stdout
+    assert ended.stdout.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_read_only_directory_is_one_sentence(small_graph: Graph, small_run: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as directory:  # its parents can be entered by everybody, other than those of tmp_path
+        os.chmod(directory, 0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)  # the superuser may write everywhere
+        try:
+            with pytest.raises(ExportError, match=r"must be writable and have room; got .*Permission denied"):
+                write_export(small_graph, Path(directory) / "small", **small_run)
+        finally:
+            os.seteuid(user)
+        assert os.listdir(directory) == []

@@ -1,15 +1,20 @@
-"""Symbolic dims without a framework: the option's text, sizes to try, and one symbolic graph from static ones."""
+"""Symbolic dims: the option's text, sizes to try, one symbolic graph from static ones; and a few models of the zoo at three sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from exporters.dims import Dim, axes_of, check_sizes, generalise, hints, parse_dim, shapes_at, trial_sizes
+from exporters.dims import Dim, axes_of, check_sizes, generalise, hints, parse_dim, shapes_at, share_constants, trial_sizes
 from exporters.errors import ExportError
+from exporters.models.zoo import export_model
+from rml_exec import Executor
+from rml_exec.graph_run import compare_with_golden
+from rml_exec.ir.golden import read_golden
 from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder, check_graph, load_graph, save_graph
 
@@ -77,6 +82,7 @@ def test_sizes_are_within_their_ranges() -> None:
     assert check_sizes([Dim("b", 1, 64)], {"b": 1}) == [{"b": 5}, {"b": 2}]
     assert check_sizes([Dim("b", 1, 64)], {"b": 8}) == [{"b": 1}, {"b": 19}]
     assert check_sizes([Dim("b", 2, 2)], {"b": 2}) == []
+    assert check_sizes([Dim("b", 2, 12)], {"b": 12}) == [{"b": 2}, {"b": 7}]
     assert all(sizes["b"] > 1 for sizes in trial_sizes([Dim("b", 1, 64)], {"b": 1}))
 
 
@@ -139,3 +145,49 @@ def test_a_framework_can_name_expressions_that_are_no_polynomial() -> None:
 def test_what_is_more_than_an_integer_is_refused_with_its_place(make: Any, message: str) -> None:
     with pytest.raises(ExportError, match=message):
         symbolic(make)
+
+
+def test_nan_is_the_same_at_all_sizes() -> None:
+    def fill(g: GraphBuilder, x: str, b: int, t: int) -> str:
+        indices = g.constant(np.array([0, 9]), "indices")
+        return str(g.add("take", [x, indices], axis=1, oob="fill", wrap_negative=False, fill_value=float("nan")))
+
+    assert np.isnan(symbolic(fill).nodes[0].attrs["fill_value"])
+
+
+def test_constants_of_several_sizes_share_their_data() -> None:
+    def add(g: GraphBuilder, x: str, b: int, t: int) -> str:
+        return str(g.add("add", [g.add("add", [x, g.constant(np.ones((1, 1), np.float32), "same")]), g.constant(np.float32(t), "other")]))
+
+    one, other = build(add, 1, 2), build(add, 1, 3)
+    shared = share_constants(other, [({"b": 1, "t": 2}, one)])
+    assert [a.data is b.data for a, b in zip(one.constants, shared.constants, strict=True)] == [True, False]
+    assert share_constants(one, []) is one
+    assert shared.constants[1].data == 3
+
+
+ZOO = [
+    ("torch_mlp", "batch=1..64"),
+    ("torch_transformer", "tokens=2..64@1"),
+    ("jax_cnn", "batch=1..64"),
+    ("jax_transformer-tiny", "batch=1..8"),
+    ("jax_transformer-tiny", "tokens=2..12@1"),
+    ("tf_cnn", "batch=1..64"),
+    ("tf_transformer-tiny", "tokens=2..64@1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [pytest.param(*case, marks=getattr(pytest.mark, case[0].partition("_")[0]), id="-".join(case)) for case in ZOO]
+)
+def test_a_zoo_model_runs_at_three_sizes_as_in_its_framework(name: str, text: str, tmp_path: Path) -> None:
+    pytest.importorskip({"tf": "tensorflow"}.get(name.partition("_")[0], name.partition("_")[0]))
+    pytest.importorskip("flax" if name.startswith("jax_transformer") else "numpy")
+    export_model(name, tmp_path, dims=[parse_dim(text)])
+    graph, shapes = load_graph(tmp_path / name), set()
+    for executor in (Executor.create(graph, threads=1), Executor.create(graph, threads=1, fuse=False)):
+        for suffix in ("", ".1", ".2"):
+            golden = read_golden(tmp_path / f"{name}.golden{suffix}.safetensors")
+            shapes.add(next(iter(golden.inputs.values())).shape)
+            assert compare_with_golden(executor.run(golden.inputs), golden).passed
+    assert len(shapes) == 3

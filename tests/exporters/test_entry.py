@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,19 @@ def no_inputs():
     return "the model", 7
 def text():
     return "the model", "xy"
+def exits():
+    import sys
+    sys.exit(3)
+def leaves():
+    import os
+    if os.fork() == 0:
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+    os._exit(0)
+def moves():
+    import os
+    os.chdir("/")
+    return "the model", [1]
 """
 
 
@@ -128,13 +142,15 @@ def test_a_model_of_ones_own_is_exported(my_code: Path, calls: list[Any], capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--entry", "code_of_mine:build", "--out", "x"], "needs --from torch, jax or tf"),
+        (["--entry", "code_of_mine:build", "--out", "x"], "needs --from torch, jax, tf or onnx"),
         (["--from", "torch", "--out", "x"], "needs either --entry or --saved-model; got neither"),
         (["--from", "tf", "--entry", "a:b", "--saved-model", "d", "--out", "x"], "got both"),
         (["--from", "torch", "--saved-model", "d", "--out", "x"], "--saved-model is for --from tf"),
         (["--from", "torch", "--entry", "code_of_mine:build"], "needs --out"),
         (["--from", "torch", "--entry", "code_of_mine:build", "--out", "x", "--batch", "2"], "has no --models, --size or --batch"),
         (["--from", "torch", "--entry", "code_of_mine:one", "--out", "x"], "x: entry 'code_of_mine:one'"),
+        *((["--from", "torch", "--entry", "code_of_mine:raises", "--out", out], "not a directory") for out in ("k/..", ".", "z/", "", "/")),
+        (["--from", "torch", "--entry", "code_of_mine:raises", "--out", "z.golden"], "takes a path without suffix"),
         (["--dim", "b"], "--dim: must be NAME=LOW..HIGH"),
     ],
 )
@@ -143,6 +159,22 @@ def test_wrong_usage_is_exit_code_2_and_one_line(arguments: list[str], message: 
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(("function", "code"), [("exits", 3), ("leaves", 0)])
+def test_a_build_that_ends_the_process_is_one_line(my_code: Path, function: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    leave = os._exit
+    assert command.main(["--from", "torch", "--entry", f"code_of_mine:{function}", "--out", "mine"]) == 2
+    assert capsys.readouterr().err == f"mine: export: the model's own code must return, it ended the process; got exit({code}).\n"
+    assert os._exit is leave
+    assert not list(my_code.glob("mine*"))
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_build_that_changes_the_directory_does_not_change_where_the_export_goes(my_code: Path) -> None:
+    assert command.main(["--from", "torch", "--entry", "code_of_mine:moves", "--out", "out/mine"]) == 0
+    assert is_finished(my_code / "out" / "mine")
 
 
 def test_progress_reaches_the_listener_and_a_terminal_only() -> None:

@@ -64,18 +64,17 @@ def recurrent(keras: Any, kind: str, **options: Any) -> Any:
     "options", [{}, {"return_sequences": True}, {"go_backwards": True}, {"return_state": True}, {"unroll": True}], ids=str
 )
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
-def test_recurrent_layers_of_keras_are_scans(tf: Any, keras: Any, kind: str, options: dict[str, bool]) -> None:
+def test_recurrent_layers_of_keras_are_loops(tf: Any, keras: Any, kind: str, options: dict[str, bool]) -> None:
     layer = recurrent(keras, kind, **options)
     graph = compare(tf, lambda x: layer(x, training=False), f32(2, 5, 3))
-    assert ops(graph).count("scan") == ("unroll" not in options)
+    loop = "scan" if kind == "SimpleRNN" else kind.lower()
+    assert ops(graph).count(loop) == ("unroll" not in options)
 
 
 def test_variants_of_recurrent_layers(tf: Any, keras: Any) -> None:
-    both = keras.layers.Bidirectional(recurrent(keras, "LSTM", return_sequences=True))
     stacked = keras.layers.RNN([keras.layers.LSTMCell(4), keras.layers.GRUCell(3)])
     convolution = keras.layers.ConvLSTM1D(2, 2, return_sequences=True)
     for layer, inputs, count in (
-        (both, f32(2, 5, 3), 2),
         (stacked, f32(2, 5, 3), 1),
         (convolution, f32(1, 3, 5, 2), 1),
     ):
@@ -89,7 +88,7 @@ def test_a_masked_lstm(tf: Any, keras: Any) -> None:
 
 
 def test_the_weights_of_a_scanned_layer_are_its_own_constants_by_their_names(tf: Any, keras: Any) -> None:
-    layer = recurrent(keras, "LSTM", name="memory")
+    layer = recurrent(keras, "LSTM", activation="relu", name="memory")
     graph = compare(tf, lambda x: layer(x, training=False), f32(2, 5, 3))
     (function,) = graph.functions.values()
     assert {constant.key for constant in function.constants} >= {"memory/lstm_cell/kernel", "memory/lstm_cell/recurrent_kernel"}
@@ -108,6 +107,21 @@ def test_weights_that_two_bodies_use_are_tied(tf: Any) -> None:
     graph = compare(tf, model, f32(2, 20))
     (function,) = graph.functions.values()
     assert [constant.key for constant in (*graph.constants, *function.constants) if constant.type.size == 400] == ["shared", "shared"]
+
+
+def test_loops_of_keras(tf: Any, keras: Any) -> None:
+    """keras.ops.scan keeps what it carries in a list of one element."""
+    operations = keras.ops
+    graph = compare(tf, lambda x: operations.scan(lambda total, row: (total + row, 2 * total), 0 * x[0], x), f32(5, 3))
+    assert "scan" in ops(graph)
+    for function in (
+        lambda x: operations.fori_loop(0, 4, lambda i, y: y * 1.1 + operations.cast(i, "float32"), x),
+        lambda x: operations.while_loop(lambda i, y: operations.sum(y) < 50, lambda i, y: (i + 1, 2 * operations.abs(y)), (0, x)),
+        lambda x: operations.associative_scan(lambda a, b: a + b, x, axis=0),
+        lambda x: operations.vectorized_map(lambda row: operations.sum(row * row), x),
+        lambda x: operations.slice_update(x, [1, 0], x[:2]),
+    ):
+        compare(tf, function, f32(5, 3))
 
 
 def power(tf: Any, x: Any) -> Any:

@@ -172,6 +172,27 @@ def test_tied_weights_are_one_constant_and_other_layouts_another(tf: Any) -> Non
     assert graph.nodes[0].inputs[1] == graph.nodes[1].inputs[1]
 
 
+def test_weights_are_not_copied_while_the_graph_is_made(tf: Any) -> None:
+    weight = tf.Variable(np.ones((300, 300), np.float32), name="weight")
+    graph = to_graph(lambda x: x @ weight, (np.ones((1, 300), np.float32),), name="model")
+    (constant,) = graph.constants
+    assert np.shares_memory(constant.data, np.asarray(weight.read_value()))
+    weight.assign(np.zeros((300, 300), np.float32))  # the graph keeps what it was made of
+    assert constant.data.all()
+
+
+def test_strings_are_refused_with_what_to_do(keras: Any) -> None:
+    words = keras.Input((1,), dtype="string")
+    model = keras.Model(words, keras.layers.Embedding(4, 3)(keras.layers.StringLookup(vocabulary=["a", "b"])(words)))
+    with pytest.raises(ExportError, match=r"input 'x': strings are no numbers: look them up before the model"):
+        to_graph(model, [np.array([["a"], ["b"]])], name="model")
+
+
+def test_a_tensor_of_too_many_axes_is_refused_at_its_line(tf: Any) -> None:
+    with pytest.raises(UnsupportedOperatorsError, match=r"at most 8 axes.*test_tf_export.py"):
+        to_graph(lambda x: tf.reshape(x, [3, 1, 1, 1, 1, 1, 1, 1, 4]) + 1.0, (X,), name="model")
+
+
 def test_variables_of_one_name_stay_apart(tf: Any) -> None:
     first, second = (tf.Variable(np.full((20,), value, np.float32), name="bias") for value in (1, 2))
     graph = to_graph(lambda x: x + first - second, (np.zeros(20, np.float32),), name="model")

@@ -116,6 +116,12 @@ def depthwise(height: int, width: int, multiplier: int, stride: int, padding: st
     return lambda tf, x: tf.nn.depthwise_conv2d(x, weights, [1, stride, stride, 1], padding, **options)
 
 
+def keras_ops() -> Any:
+    import keras
+
+    return keras.ops
+
+
 def einsum(equation: str) -> Callable[..., Any]:
     return lambda tf, *tensors: tf.einsum(equation, *tensors)
 
@@ -314,6 +320,23 @@ CASES: list[Case] = [
     ("Cumsum", lambda tf, x: tf.cumsum(x, -1, exclusive=True, reverse=True), (f32(3, 5),), "cumulative"),
     ("Cumprod", lambda tf, x: tf.math.cumprod(x, 0, exclusive=True), (f32(3, 5),), "cumulative"),
     ("CumulativeLogsumexp", lambda tf, x: tf.math.cumulative_logsumexp(x, 1), (f32(3, 5),), "cumulative"),
+    ("Bucketize", lambda tf, x: tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 2.5]), (floats(-3, -1, 0.5, 2.5, 9, NAN),), None),
+    ("Bucketize", lambda tf, x: tf.raw_ops.Bucketize(input=x, boundaries=[0.5, 3.0]), (np.array([[0, 1], [3, 4]], np.int32),), None),
+    *((name, lambda tf, x, side=side: tf.searchsorted([[1.0, 3.0, 3.0, 7.0], [0.0, 1.0, 2.0, 3.0]], x, side),
+       (floats(3, 0, 8, 1, 2, -1).reshape(2, 3),), "reshape compare cast reduce")
+      for name, side in (("LowerBound", "left"), ("UpperBound", "right"))),
+    ("DenseBincount", lambda tf, x: tf.math.bincount(x, minlength=4, maxlength=4), (i32(3, 0, 3, 9),), None),
+    ("DenseBincount", lambda tf, x: tf.math.bincount(x, minlength=4, maxlength=4, axis=-1, binary_output=True),
+     (i32(3, 0, 3, 9).reshape(2, 2),), None),
+    ("DenseBincount", lambda tf, x, w: tf.math.bincount(x, w, minlength=4, maxlength=4), (i32(3, 0, 3, 9), f32(4)), None),
+    ("DenseBincount", lambda tf, x: tf.raw_ops.DenseBincount(input=x, size=5, weights=np.zeros(0, np.int64)), (i32(3, 0, 3, 9),), None),
+    ("XlaDynamicUpdateSlice", lambda tf, x, u, i: keras_ops().slice_update(x, i, u),
+     (f32(4, 5), f32(2, 3, seed=1), i32(1, 2)), "dynamic_update_slice"),
+    ("XlaDynamicUpdateSlice", lambda tf, x, u, i: keras_ops().slice_update(x, i, u),
+     (f32(4, 5), f32(2, 3, seed=1), np.array([3, -1], np.int64)), "dynamic_update_slice"),
+    ("Cross", lambda tf, x, y: tf.linalg.cross(x, y), (f32(4, 3), f32(4, 3, seed=1)), None),
+    ("Tile", lambda tf, x: tf.tile(x, [2, 3, 1, 2, 2]), (f32(2, 1, 3, 2, 2),), None),
+    ("Tile", lambda tf, x: tf.tile(x, [1, 1, 1, 1, 1, 2, 1]), (f32(1, 2, 1, 2, 1, 2, 2),), None),
     ("InvertPermutation", lambda tf, x: tf.math.invert_permutation(x), (i32(3, 0, 2, 1),), "sort"),
     ("ReverseSequence", lambda tf, x, n: tf.reverse_sequence(x, n, 1, 0), (f32(3, 4, 2), i32(0, 3, 4)), None),
     ("ReverseSequence", lambda tf, x, n: tf.reverse_sequence(x, n, 0, 2), (f32(3, 4, 2), np.array([2, 3], np.int64)), None),

@@ -70,4 +70,4 @@ def test_the_frame_has_one_row_per_record_and_keeps_whole_numbers():
     assert len(frame) == len(RECORDS)
     assert frame["iterations"].tolist()[:1] == [100]
     assert frame["iterations"].isna().sum() == 3
-    assert not {"options", "environment", "schema_version"} & set(frame.columns)
+    assert not {"options", "settings", "environment", "schema_version"} & set(frame.columns)
