@@ -82,10 +82,6 @@ def _average_pool(ctx: Context, node: onnx.NodeProto) -> str:
         divisor = ctx.constant(counted.astype(ctx.type(x).dtype.numpy))
         return str(ctx.add("div", [_window_sums(ctx, x, windows), divisor], rounding="true"))
     pads = windows.all_pads
-    sizes = ctx.type(x).shape[2:]
-    covers = all(extent >= size and not low for extent, size, (low, _) in zip(windows.extents, sizes, pads, strict=True))
-    if covers and not count_padding and all(windows.counts(size, axis) == 1 for axis, size in enumerate(sizes)):
-        return str(ctx.add("reduce", [x], kind="mean", axes=tuple(range(2, 2 + len(sizes))), keepdims=True, nan="propagate", empty="identity"))
     if count_padding and any(windows.overhang):
         if any(map(any, windows.pads)):
             lows, highs = zip(*windows.pads, strict=True)
