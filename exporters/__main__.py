@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--from", dest="framework", choices=("torch", "jax", "tf", "onnx"), help="what it is written in")
     own.add_argument("--entry", metavar="MODULE:FUNCTION", help="function that returns (model or function, example inputs)")
     own.add_argument("--saved-model", metavar="DIR", help="a TensorFlow SavedModel instead of --entry")
+    own.add_argument("--signature", metavar="NAME", help="with --saved-model: which of its signatures (default: the only one)")
     own.add_argument("model", nargs="?", metavar="MODEL.onnx", help="with --from onnx: the file; --dim batch=1 fixes a dim of it")
     shape = "with --from onnx: the whole shape of an input: x=1,3,224,224; may be repeated"
     own.add_argument("--input-shape", action="append", default=[], metavar="NAME=SIZES", help=shape)
@@ -132,6 +133,8 @@ def _check_own(options: argparse.Namespace) -> None:
         raise ExportError.of(where, "--entry and --saved-model are not for --from onnx: the file is the model")
     if options.model is None and (options.entry is None) == (options.saved_model is None):
         raise ExportError.of(where, "needs either --entry or --saved-model", "both" if options.entry else "neither")
+    if options.signature is not None and options.saved_model is None:
+        raise ExportError.of(where, "--signature is for --saved-model", f"--signature {options.signature}")
     if options.saved_model is not None and options.framework != "tf":
         raise ExportError.of(where, "--saved-model is for --from tf", f"--from {options.framework}")
     if options.out is None:
@@ -146,7 +149,10 @@ def _export_own(options: argparse.Namespace, export_options: dict[str, Any]) -> 
         return _export_onnx(options, export_options)
     exporter = importlib.import_module(f"exporters.from_{options.framework}")
     out = os.path.abspath(options.out)  # the model's code may change the directory
-    model, inputs = exporter.open_saved_model(options.saved_model) if options.saved_model else build_entry(options.entry)
+    if options.saved_model:
+        model, inputs = exporter.open_saved_model(options.saved_model, options.signature)
+    else:
+        model, inputs = build_entry(options.entry)
     summary: ExportSummary = exporter.export(model, inputs, out, name=options.name, **export_options)
     return summary
 

@@ -362,6 +362,22 @@ def test_a_saved_model_is_loaded_by_its_directory(tf: Any, tmp_path: Path) -> No
     np.testing.assert_allclose(run(graph, X)[0], X @ np.full((4, 5), 0.5, np.float32), rtol=1e-6)
 
 
+def test_the_command_takes_the_signature_that_is_named(tf: Any, tmp_path: Path) -> None:
+    from exporters.__main__ import main
+
+    specification = tf.TensorSpec([None, 3], tf.float32, name="x")
+    module = tf.Module()
+    double, once = (tf.function(lambda x, by=by: {"y": by * x}, input_signature=[specification]) for by in (2.0, 1.5))
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures={"double": double, "once": once})
+    command = ["--from", "tf", "--saved-model", str(tmp_path / "saved"), "--out", str(tmp_path / "out")]
+    assert main(command) == 2
+    assert main([*command, "--signature", "once"]) == 0
+    graph = load_graph(tmp_path / "out")
+    x = np.float32([[1, -2, 3]])
+    np.testing.assert_array_equal(run_reference(graph, {graph.inputs[0].name: x}, precision="f32")["y"], 1.5 * x)
+    assert main(["--from", "tf", "--entry", "a:b", "--signature", "once", "--out", str(tmp_path / "out")]) == 2
+
+
 def test_a_saved_model_with_a_forgotten_optimizer_is_loaded(tf: Any, tmp_path: Path) -> None:
     """Keras of years ago saved optimizers as objects that know about variables; TensorFlow refuses them today."""
     from tensorflow.core.protobuf import saved_model_pb2

@@ -32,7 +32,7 @@ def keras(tf: Any) -> Any:
     return keras
 
 
-def drawn(layer: Any, shape: tuple[int, ...]) -> Callable[..., Any]:
+def drawn(layer: Any, shape: tuple[int | None, ...]) -> Callable[..., Any]:
     """Returns the call of a built Keras layer with random weights."""
     layer.build(shape)
     for seed, variable in enumerate(layer.variables):
@@ -144,7 +144,7 @@ def test_activations_spelt_out_are_one_node(tf: Any, keras: Any) -> None:
         shifted = x - tf.reduce_max(x, axis, keepdims=True)
         return shifted - tf.math.log(tf.reduce_sum(tf.exp(shifted), sums, keepdims=True))
 
-    relu6, special = tf.nn.relu6, np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0, -2.0, 5.0, -5.0])
+    relu6, special = tf.nn.relu6, np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0, -2.0, 5.0, -5.0], np.float32)
     for op, formula, x in (
         ("hard_swish", lambda x: x * relu6(x + 3) / 6, special),
         ("hard_swish", lambda x: relu6(3 + x) * (1 / 6) * x, special),
@@ -251,7 +251,7 @@ def test_attention_of_plain_products_is_one_node(tf: Any) -> None:
 
 def test_a_scale_known_at_run_time_only_multiplies_the_queries(tf: Any) -> None:
     q = normal(2, 5, 8)
-    graph = check(lambda q, s: tf.nn.softmax(tf.matmul(q, q, transpose_b=True) * s) @ q, [q, np.float32(0.3)])
+    graph = check(lambda q, s: tf.nn.softmax(tf.matmul(q, q, transpose_b=True) * s) @ q, [q, np.array(0.3, np.float32)])
     assert sorted(ops(graph)) == ["attention", "mul"]
 
 
