@@ -207,7 +207,7 @@ def _scatter(eqn: Any, inputs: Sequence[Value]) -> Function | None:
     sizes = [1] * len(x.shape)
     for axis, position in zip(window, numbers.update_window_dims, strict=True):
         sizes[axis] = updates.shape[position]
-    if any(sizes[axis] != 1 for axis in numbers.scatter_dims_to_operand_dims):
+    if len(rows) > 1 and any(sizes[axis] != 1 for axis in numbers.scatter_dims_to_operand_dims):
         return None  # windows may overlap
     reading = jax.lax.GatherDimensionNumbers(numbers.update_window_dims, numbers.inserted_window_dims, numbers.scatter_dims_to_operand_dims)
     function = jaxpr_as_fun(jaxpr if hasattr(jaxpr, "jaxpr") else ClosedJaxpr(jaxpr, eqn.params["update_consts"]))

@@ -88,21 +88,26 @@ def gate(value: Value, function: str) -> Sum | None:
     return found and found.columns(*columns)
 
 
-def sum_of(value: Value) -> Sum | None:
-    """Returns a value as a sum; None if what it adds up is not one of a :class:`Sum`."""
-    return _sum(value, tuple(range(len(value.shape))))
+def sum_of(value: Value, *, apart: bool = True) -> Sum | None:
+    """Returns a value as a sum; None if what it adds up is not one of a :class:`Sum`.
+
+    Args:
+        value: the value.
+        apart: whether a product of values joined along their last axis is taken for products of each of them.
+    """
+    return _sum(value, tuple(range(len(value.shape))), apart)
 
 
-def _sum(value: Value, order: tuple[int, ...]) -> Sum | None:
+def _sum(value: Value, order: tuple[int, ...], apart: bool = True) -> Sum | None:
     """Returns a value as a sum, its axes taken in this order."""
     source, inner, columns = _cut(value, order)
     if source is not value:
-        found = _sum(source, inner)
+        found = _sum(source, inner, apart)
         return found and found.columns(*columns)
     if operands := made_by(value, "add"):
-        a, b = (_bias(term, value, order) if term.constant is not None else _sum(term, order) for term in operands)
+        a, b = (_bias(term, value, order) if term.constant is not None else _sum(term, order, apart) for term in operands)
         return a.plus(b) if a is not None and b is not None else None
-    if (product := _product(value, order)) is not None:
+    if (product := _product(value, order, apart)) is not None:
         return product
     return Sum(plain={value: columns}) if order == tuple(range(len(value.shape))) and value.constant is None else None
 
@@ -138,7 +143,7 @@ def _bias(constant: Value, total: Value, order: tuple[int, ...]) -> Sum | None:
     return Sum(bias=Part(np.broadcast_to(vector.array().reshape(-1), total.shape[order[-1]]), (vector,)))
 
 
-def _product(value: Value, order: tuple[int, ...]) -> Sum | None:
+def _product(value: Value, order: tuple[int, ...], apart: bool) -> Sum | None:
     """Returns a product of a value's last axis with a constant matrix, on either side of it."""
     seen = view(value, repeats=False)
     operands = made_by(seen.source, "dot_general") or ()
@@ -155,7 +160,8 @@ def _product(value: Value, order: tuple[int, ...]) -> Sum | None:
             continue
         array = weight.array().T if axis == 1 else weight.array()
         bias = Part(operands[2].array().reshape(-1), (before_broadcast(operands[2]),)) if len(operands) == 3 else None
-        return _by_rows(data, Part(array, (weight,)), bias)
+        matrix = Part(array, (weight,))
+        return _by_rows(data, matrix, bias) if apart else Sum({data: matrix}, bias)
     return None
 
 

@@ -7,6 +7,7 @@ slices or splits (:mod:`exporters.from_jax.gates`). The op has them in one order
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import math
 from collections import Counter
@@ -147,7 +148,7 @@ def _with_source(cell: _Cell, x: Value, sequence: Value) -> tuple[_Cell, View] |
     if not any(plain):
         return cell, View(sequence, tuple(range(len(sequence.shape))))
     seen = view(sequence, repeats=False)
-    projection = sum_of(seen.source) if seen.source.constant is None else None
+    projection = sum_of(seen.source, apart=False) if seen.source.constant is None else None
     if not all(plain) or projection is None or projection.plain or len(projection.products) != 1:
         return None
     (data,), last = projection.products, len(sequence.shape) - 1
@@ -177,7 +178,7 @@ def _layer(equation: Equation, cell: _Cell, source: View) -> list[Equation]:
         return result
 
     states = [equation.inputs[at] for at in cell.states]
-    given = [None if state.constant is not None and not state.array().any() else shaped(state, (rows, hidden)) for state in states]
+    given = [None if _is_zero(state) else shaped(state, (rows, hidden)) for state in states]
     operands = (shaped(sequence, (time, rows, features)), *(state for state in given if state is not None))
     results = (Value((time, rows, hidden), h.dtype), *(Value((rows, hidden), h.dtype) for _ in states))
     forward = bool(equation.params["reverse"]) == backwards
@@ -191,6 +192,10 @@ def _layer(equation: Equation, cell: _Cell, source: View) -> list[Equation]:
         turns = backwards and position >= carries
         made += replaced(defined, "rev", value, dimensions=(0,)) if turns else replaced(defined, "reshape", value)
     return made
+
+
+def _is_zero(state: Value) -> bool:
+    return scalar_value(state) == 0 or (state.constant is not None and not state.array().any())
 
 
 def _turned(equation: Equation, source: View, shape: tuple[int, ...]) -> tuple[list[Equation], Value, bool]:
@@ -240,4 +245,4 @@ def _stacked(ctx: Context, role: str, parts: Sequence[Part] | None) -> str | Non
     names = list(dict.fromkeys(source.name for source in sources if source.name))
     shared = itertools.takewhile(lambda steps: len(set(steps)) == 1, zip(*(name.split(".") for name in names), strict=False))
     name = names[0] if len(names) == 1 else ".".join([*(steps[0] for steps in shared), role])
-    return ctx.constant(array, name, of=sources[0] if sources else None, form=f"{role} of {[id(source) for source in sources]}")
+    return ctx.constant(array, name, of=sources[0] if sources else None, form=f"{role} {hashlib.sha256(array.tobytes()).hexdigest()}")
