@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.adapters.base import ARMS, Arm
+from bench.adapters.base import Arm, find_arm, interpreter_of
 from bench.fingerprint import fingerprint
+from bench.parity import judge
 from bench.processes import WorkerProcess
 from bench.protocol import WorkerGoneError
 from bench.records import CellRecord
 from bench.settings import Settings
-from bench.statistics import Interval, bootstrap_median, flag_blocks, percentile, round_ratios, verdict
+from bench.statistics import Interval, block_value, bootstrap_median, flag_blocks, percentile, round_ratios, verdict
 from rml_exec.graph_run.latency import summarize
 
 __all__ = ["TWIN", "Block", "Cell", "arm_of"]
@@ -24,8 +26,8 @@ TWIN = "#2"
 
 
 def arm_of(framework: str) -> Arm:
-    """Returns the arm of a full name, such as that of a twin."""
-    return ARMS[framework.removesuffix(TWIN)]
+    """Returns the arm of a full name, such as that of a twin, or of an arm under another interpreter."""
+    return find_arm(framework.removesuffix(TWIN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,10 @@ class Block:
         start_ns: when it began, on the clock that all processes of the machine share.
         wall_ns: its length.
         times_ns: time of every call.
-        cpu_ns: CPU time of the process.
+        cpu_ns: CPU time of the process and its children.
         inputs: numbers of the golden sets whose inputs were used.
         canary_ns: time of the canary before and after it.
+        ledger: what :func:`bench.parity.compare` found out about it; empty in the scenario ``cold``.
     """
 
     round: int
@@ -51,11 +54,16 @@ class Block:
     cpu_ns: int
     inputs: list[int]
     canary_ns: tuple[int, int]
+    ledger: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, scenario: str) -> float:
+        """Returns what stands for the block when it is compared; see :func:`bench.statistics.block_value`."""
+        return block_value(self.times_ns, scenario, len(self.inputs))
 
 
 @dataclass(slots=True)
 class Cell:
-    """One arm. ``worker`` is None before it has started and after it has ended."""
+    """One arm. ``worker`` is None before it has started and after it has ended; ``escaped`` counts threads of its warm-up outside its cores."""
 
     framework: str
     worker: WorkerProcess | None = None
@@ -63,14 +71,17 @@ class Cell:
     reason: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     calls_per_block: int = 1
+    escaped: int = 0
     blocks: list[Block] = field(default_factory=list)
     started: str | None = None
     finished: str | None = None
 
     def start(self, common: Mapping[str, Any], timeout_s: float) -> None:
-        """Starts the worker."""
+        """Starts the worker; ``common["caches"]`` is a directory in which it finds, and leaves, its framework's compiled code."""
         self.started = self.started or _now()
-        self.worker = WorkerProcess({**common, "adapter": arm_of(self.framework).adapter}, timeout_s)
+        caches = {"cache": str(Path(common["caches"], self.framework.replace("/", "_")))}
+        own = {"adapter": arm_of(self.framework).adapter, "python": interpreter_of(self.framework.removesuffix(TWIN))}
+        self.worker = WorkerProcess({**common, **own, **caches}, timeout_s)
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any] | None:
         """Returns the worker's answer; None, with status and reason set and the worker ended, if it could not do it."""
@@ -112,13 +123,14 @@ class Cell:
         """Returns which of the blocks are polluted; see :func:`bench.statistics.flag_blocks`."""
         return flag_blocks([block.canary_ns for block in self.blocks], usual_ns, limit)
 
-    def _ratios_to(self, reference: Cell, usual_ns: float, limit: float) -> list[float]:
-        mine, theirs = ([block.times_ns for block in cell.blocks] for cell in (self, reference))
+    def _ratios_to(self, reference: Cell, usual_ns: float, settings: Settings) -> list[float]:
+        mine, theirs = ([block.value(settings.scenario) for block in cell.blocks] for cell in (self, reference))
+        limit = settings.canary_limit
         return round_ratios(mine, theirs, self.flags(usual_ns, limit), reference.flags(usual_ns, limit))
 
     def ratio_to(self, reference: Cell, usual_ns: float, settings: Settings) -> Interval | None:
         """Returns the paired ratio to the reference; None with too few clean rounds for an interval."""
-        return bootstrap_median(self._ratios_to(reference, usual_ns, settings.canary_limit), settings.seed)
+        return bootstrap_median(self._ratios_to(reference, usual_ns, settings), settings.seed)
 
     def measured(self) -> dict[str, Any]:
         """Returns the fields that the blocks give by themselves."""
@@ -131,6 +143,11 @@ class Cell:
         cpu, wall = (sum(getattr(block, key) for block in self.blocks) for key in ("cpu_ns", "wall_ns"))
         return {**fields, "rounds": len(self.blocks), "cpu_s_per_call": cpu / 1e9 / len(times), "effective_cores": cpu / wall}
 
+    def observed(self, threads: int) -> dict[str, Any]:
+        """Returns the fields that say whether the arm used what it was granted."""
+        ledgers = [block.ledger for block in self.blocks if block.ledger]
+        return judge(ledgers, threads, self.facts.get("precision"), self.escaped)
+
     def compared(self, reference: Cell | None, usual_ns: float, settings: Settings) -> dict[str, Any]:
         """Returns the fields that say how the arm compares to the reference."""
         fields: dict[str, Any] = {"reference": settings.reference, "blocks_flagged": sum(self.flags(usual_ns, settings.canary_limit))}
@@ -138,7 +155,7 @@ class Cell:
             return {**fields, "ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0, "verdict": "reference"}
         if reference is None or reference.status != "ok":
             return fields
-        if ratios := self._ratios_to(reference, usual_ns, settings.canary_limit):
+        if ratios := self._ratios_to(reference, usual_ns, settings):
             fields["ratio"] = median(ratios)
         interval = self.ratio_to(reference, usual_ns, settings)
         fields["verdict"] = verdict(interval)

@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 
 __all__ = ["COMMANDS", "find_command"]
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "profile": "bench.profile_model:main",
+    "report": "bench.report:main",
+    "compare": "bench.compare:main",
+    "bundle": "bench.bundle:bundle_main",
+    "verify-bundle": "bench.bundle:verify_main",
+}
 """Name -> ``module:main``; ``main`` takes the arguments after the name and returns the exit code. Imported when called, not before."""
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.adapters.base import ARMS
+from bench.adapters.base import ARMS, find_arm, interpreter_of
 from bench.cells import TWIN
 from bench.commands import COMMANDS
 from bench.records import REFERENCE, SCENARIOS, SETUPS
@@ -59,7 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_argument_group("what to measure")
     what.add_argument("--models", metavar="A,B", help="models to run, or all (default: the small ones)")
-    what.add_argument("--frameworks", metavar="A,B", help=f"arms to run, of {', '.join(ARMS)} (default: all)")
+    what.add_argument(
+        "--frameworks",
+        metavar="A,B",
+        help=f"arms to run, of {', '.join(ARMS)}; ARM@PYTHON runs one under another interpreter (default: all)",
+    )
     what.add_argument("--threads", metavar="1,2", help="thread counts, or all for one and as many as there are (default 1)")
     what.add_argument("--scenario", metavar="A,B", help=f"{', '.join(SCENARIOS)}, or all (default latency)")
     what.add_argument("--setup", metavar="A,B", help=f"{', '.join(SETUPS)}, or all (default tuned)")
@@ -107,6 +112,18 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     return names
 
 
+def _arm_names(text: str | None) -> list[str]:
+    """Returns the names of arms, each one known, its interpreter one that can be run, and none twice; all arms for ``all`` or None."""
+    if text is None or text == "all":
+        return list(ARMS)
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    _names("--frameworks", ",".join(name.partition("@")[0] for name in names), list(ARMS))
+    for name in names:
+        if "@" in name and shutil.which(interpreter_of(name) or "") is None:
+            raise InputError.of("--frameworks", "must name an interpreter that can be run behind the @", repr(name))
+    return names
+
+
 def chosen_models(text: str | None, zoo: Mapping[str, ZooModel]) -> list[ZooModel]:
     """Returns the models named, ``all`` of them, or for None the default ones. A name may be that of a variant: ``torch_resnet50-tiny-b8``.
 
@@ -150,7 +167,7 @@ def build_groups(models: Sequence[ZooModel], options: argparse.Namespace) -> lis
     Raises:
         InputError: options that do not go together, or name what there is not.
     """
-    names = _names("--frameworks", options.frameworks, list(ARMS))
+    names = _arm_names(options.frameworks)
     threads = _threads(options.threads)
     reference = options.reference
     if reference not in names and reference != REFERENCE:
@@ -170,7 +187,7 @@ def build_groups(models: Sequence[ZooModel], options: argparse.Namespace) -> lis
     groups = [
         Group(model, count, kind, able)
         for model in models
-        if (able := tuple(name for name in names if model.framework in ARMS[name.removesuffix(TWIN)].runs))
+        if (able := tuple(name for name in names if model.framework in find_arm(name.removesuffix(TWIN)).runs))
         for count in threads
         for kind in kinds
     ]

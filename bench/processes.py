@@ -20,7 +20,13 @@ from typing import Any
 import bench
 from bench.protocol import Channel, WorkerGoneError
 
-__all__ = ["WorkerProcess", "child_environment", "die_with_parent"]
+__all__ = ["CACHE_VARIABLE", "PYTHON_VARIABLE", "WorkerProcess", "child_environment", "die_with_parent"]
+
+CACHE_VARIABLE = "RML_BENCH_CACHE"
+"""Environment variable by which a worker is told where its framework keeps compiled code: empty when the first worker of a cell begins."""
+
+PYTHON_VARIABLE = "RML_BENCH_PYTHON"
+"""Environment variable by which a worker, which may be of another interpreter, is told the supervisor's."""
 
 _MARK = "RML_BENCH_WORKER"
 _PR_SET_PDEATHSIG = 1
@@ -60,15 +66,11 @@ class WorkerProcess:
         self._asked = 0
         self._mark = uuid.uuid4().hex
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
-        threads = str(cell["threads"])
         command_read, command_write = os.pipe()
         answer_read, answer_write = os.pipe()
         self._process = subprocess.Popen(
             [
-                sys.executable,
-                "-P",
-                "-m",
-                "bench.worker",
+                *_command(cell.get("python")),
                 json.dumps({**cell, "supervisor": os.getpid()}),
                 str(command_read),
                 str(answer_write),
@@ -77,7 +79,7 @@ class WorkerProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
-            env=child_environment(OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, OPENBLAS_NUM_THREADS=threads, **{_MARK: self._mark}),
+            env=_environment(cell, self._mark),
             start_new_session=True,
         )
         os.close(command_read)
@@ -147,6 +149,26 @@ class WorkerProcess:
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - 4096))
         lines = self._output.read().decode(errors="replace").strip().splitlines()
         return f" ({how}{': ' + lines[-1].strip() if lines else ''})"
+
+
+def _command(python: str | None) -> list[str]:
+    """Returns how to start a worker under this interpreter, or under another one, which must not see what is installed for this one."""
+    if python is None:
+        return [sys.executable, "-P", "-m", "bench.worker"]
+    return [python, "-P", str(_ROOT / "bench" / "bootstrap.py"), str(_ROOT)]
+
+
+def _environment(cell: Mapping[str, Any], mark: str) -> dict[str, str]:
+    """Returns the environment of a worker; one that is to find things as they come is told no number of threads."""
+    own = {_MARK: mark, PYTHON_VARIABLE: sys.executable}
+    if cell.get("cache"):
+        os.makedirs(cell["cache"], exist_ok=True)
+        own[CACHE_VARIABLE] = cell["cache"]
+    if cell.get("setup") != "installed":
+        own |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(cell["threads"]))
+    if cell.get("python") is None:
+        return child_environment(**own)
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")} | own
 
 
 def _group(pid: int) -> int | None:

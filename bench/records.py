@@ -79,7 +79,9 @@ class CellRecord:
 
     Attributes:
         reference: the arm that the ratio refers to.
-        ratio: median over rounds of this arm's block median divided by that of the reference in the same round; 1 for the reference.
+        ratio: median over rounds of the value of this arm's block divided by that of the reference's in the same round; 1 for the reference.
+            The value of a block is the lower quartile of its calls; of ``concurrent`` callers their mean, of several ``shapes`` the mean of
+            the quartiles of each.
         ratio_low: lower end of its 95 % bootstrap interval.
         ratio_high: upper end.
         verdict: ``reference``; ``same`` if the interval lies within 2 % of 1; else ``faster`` or ``slower`` if it lies on one side of 1;
@@ -97,7 +99,7 @@ class CellRecord:
         parity_reasons: one sentence per reason for that.
         effective_cores: CPU time of the process divided by wall time.
         threads_seen: threads that used CPU time.
-        precision: effective precision of float32 products by a probe: ``f32``, ``bf16``, ``tf32``.
+        precision: effective precision of float32 products by a probe: ``f32``, ``tf32``, ``bf16``, ``f16``, or ``other``.
         flush_denormals: whether denormal numbers are flushed to zero.
         throttled: whether the control group was throttled.
         cpu_outside_affinity_s: CPU time used outside the cores granted.

@@ -70,6 +70,8 @@ class Rounds:
             if (loaded := cell.ask("load")) is None:
                 continue
             self._shapes = loaded["shapes"]
+            if cell.ask("examine") is None:
+                continue
             if self._settings.scenario == "cold":
                 cell.end()
             elif self._settings.scenario == "shapes" and not self._ask_new_shapes(cell):
@@ -88,6 +90,7 @@ class Rounds:
         settings = self._settings
         if (warm := cell.ask("warm_up", seconds=settings.warm_up_s)) is None:
             return
+        cell.escaped = warm["escaped"]
         if settings.calls is not None:
             cell.calls_per_block = settings.calls
             return
@@ -144,7 +147,9 @@ class Rounds:
             after = self._measure_canary()
             if answer is not None:
                 measured = {key: answer[key] for key in ("times_ns", "wall_ns", "cpu_ns")}
-                cell.blocks.append(Block(number, position, start_ns, inputs=inputs, canary_ns=(before, after), **measured))
+                cell.blocks.append(
+                    Block(number, position, start_ns, inputs=inputs, canary_ns=(before, after), ledger=answer.get("ledger", {}), **measured)
+                )
             before = after
 
     def _measure_canary(self) -> int:

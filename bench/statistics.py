@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, median
+from statistics import NormalDist, fmean, median
 
 import numpy as np
 
@@ -20,6 +20,7 @@ __all__ = [
     "MARGIN",
     "MIN_ROUNDS",
     "Interval",
+    "block_value",
     "bootstrap_median",
     "flag_blocks",
     "noise_floor",
@@ -54,15 +55,33 @@ class Interval:
         return (self.high - self.low) / 2
 
 
+def block_value(times_ns: Sequence[int], scenario: str = "latency", kinds: int = 1) -> float:
+    """Returns the one number that stands for a block when it is compared: the lower quartile of its calls.
+
+    On a machine with other work a part of the calls is interrupted for the length of a time slice, and a median jumps with the size of that
+    part; three in four calls may be interrupted before the lower quartile does, and unlike the minimum it is no extreme. Calls of several
+    kinds count kind by kind, or the cheap ones alone would have a say. Callers that wait for each other are no interruption: there it is
+    the mean.
+
+    Args:
+        times_ns: time of every call.
+        scenario: one of :data:`bench.records.SCENARIOS`.
+        kinds: number of golden sets that the calls took in turn.
+    """
+    if scenario == "concurrent":
+        return fmean(times_ns)
+    return fmean(nearest_rank(sorted(times_ns[kind::kinds]), 25) for kind in range(kinds))
+
+
 def round_ratios(
-    blocks: Sequence[Sequence[int]], reference: Sequence[Sequence[int]], flagged: Sequence[bool], reference_flagged: Sequence[bool]
+    values: Sequence[float], reference: Sequence[float], flagged: Sequence[bool], reference_flagged: Sequence[bool]
 ) -> list[float]:
-    """Returns, for every round in which neither block is flagged, block median / the reference's block median.
+    """Returns, for every round in which neither block is flagged, the block's value / that of the reference.
 
     The reference may have more rounds than the arm, which are passed over; round k is block k of both.
     """
-    pairs = zip(blocks, flagged, reference, reference_flagged, strict=False)
-    return [median(mine) / median(theirs) for mine, bad, theirs, reference_bad in pairs if not bad and not reference_bad]
+    pairs = zip(values, flagged, reference, reference_flagged, strict=False)
+    return [mine / theirs for mine, bad, theirs, reference_bad in pairs if not bad and not reference_bad]
 
 
 def flag_blocks(canaries: Sequence[tuple[int, int]], usual: float, limit: float = CANARY_LIMIT) -> list[bool]:

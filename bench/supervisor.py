@@ -83,7 +83,7 @@ def run_cells(
         try:
             goldens = _goldens(Path(graphs) / model, settings, Path(directory))
             os.sched_setaffinity(0, placement.supervisor)
-            rounds.load({**common, "goldens": goldens})
+            rounds.load({**common, "goldens": goldens, "caches": directory})
             rounds.run()
         except RmlError as error:  # the model's files are not what they should be
             for cell in cells:
@@ -109,7 +109,7 @@ def _measured(cells: Sequence[Cell], base: CellRecord, settings: Settings, usual
         floor = noise_floor(twin.ratio_to(reference, usual_ns, settings))
     records, lines = [], []
     for cell in cells:
-        fields: dict[str, Any] = {"reference": settings.reference, "noise_floor": floor}
+        fields: dict[str, Any] = {"reference": settings.reference, "noise_floor": floor, **cell.observed(base.threads)}
         if cell.status == "ok":
             fields |= cell.measured() | cell.compared(reference, usual_ns, settings)
         records.append(cell.record(base, fields))

@@ -1,118 +1,171 @@
-"""The table model in each output format."""
+"""Reports in each output format."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TextIO
 
+from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.records import CellRecord
-from reports.tables import Cell, Row, Table, build_table, to_frame
+from reports.html import to_html
+from reports.model import MARKS, Column, Report, Table, Value, words
+from reports.tables import build_report, to_frame
 
-__all__ = ["render"]
+__all__ = ["FORMATS", "render", "render_report"]
 
-_LEGEND = (
-    "median ms, ratio to rml (above 1: rml is faster), check of the outputs against the golden; "
-    "a geometric mean of the ratios is over that arm's own models"
-)
+FORMATS = ("table", "markdown", "csv", "json", "html")
+
 _UNLIMITED = 1000
+_STYLES = {
+    "fail": "bold red", "mismatch": "bold red", "failed": "red", "unavailable": "yellow", "pass": "dim", "faster": "green", "slower": "red",
+    "unresolved": "yellow", "reference": "dim", "differs": "red",
+}  # fmt: skip
+"""By value; verdicts are on the arm of the row."""
 
 
-def render(records: Sequence[CellRecord], form: str, file: TextIO, *, width: int | None = None) -> None:
+def render(records: Sequence[CellRecord], form: str, file: TextIO, *, width: int | None = None, details: bool = False) -> None:
     """Writes records to a file.
 
     Args:
         records: one or more runs.
-        form: ``table`` (for a terminal), ``markdown``, ``csv`` or ``json``.
+        form: one of :data:`FORMATS`; ``table`` is for a terminal. ``csv`` has the records themselves, all fields; ``json`` those too.
         file: where to; a terminal gets colours.
         width: columns of the ``table``; None means the terminal's, or as many as it takes where ``file`` is none.
+        details: more tables; see :func:`reports.tables.build_report`.
     """
-    file.write(_RENDERERS[form](records, file, width))
+    if form == "csv":
+        file.write(str(to_frame(records).to_csv(index=False)))
+        return
+    report = build_report(records, details=details)
+    if form == "json":
+        file.write(_json(report, {"cells": [asdict(record) for record in records]}))
+    elif form == "html":
+        file.write(to_html(report, records))
+    else:
+        render_report(report, form, file, width=width)
 
 
-def _milliseconds(value: float) -> str:
-    return f"{value:.3f}" if value < 10 else f"{value:.2f}" if value < 100 else f"{value:.1f}"
+def render_report(report: Report, form: str, file: TextIO, *, width: int | None = None) -> None:
+    """Writes a report to a file: as ``table``, ``markdown``, ``json``, ``html``, or ``csv``, which has the rows of its first table."""
+    if form == "table":
+        file.write(_terminal(report, file, width))
+    elif form == "markdown":
+        file.write(_markdown(report))
+    elif form == "json":
+        file.write(_json(report, {}))
+    elif form == "html":
+        file.write(to_html(report))
+    else:
+        file.write(_csv(report.tables[0]))
 
 
-def _words(cell: Cell) -> list[str]:
-    """Returns what a cell shows, left to right."""
-    words = []
-    if cell.median_ms is not None:
-        words.append(_milliseconds(cell.median_ms))
-    if cell.ratio is not None:
-        words.append(f"{cell.ratio:.2f}x")
-    if cell.status == "ok":
-        words.append(str(cell.check))
-    elif cell.status is not None:
-        words.append(cell.status)
-    return words
+def _is_number(column: Column) -> bool:
+    return column.kind not in ("text", "verdict")
 
 
-def _title(row: Row) -> str:
-    return "geometric mean" if row.model is None else row.model
-
-
-def _terminal(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
-    table = build_table(records)
-    if not table.rows:
+def _terminal(report: Report, file: TextIO, width: int | None) -> str:
+    if not report.tables:
         return "no cells\n"
-    drawn = RichTable(header_style="bold")
-    drawn.add_column("model", overflow="fold")
-    drawn.add_column("threads", justify="right", no_wrap=True)
-    for arm in table.arms:
-        drawn.add_column(Text(arm), justify="right", overflow="fold")
-    for row, following in zip(table.rows, (*table.rows[1:], None), strict=True):
-        ends_section = row.model is not None and following is not None and following.model is None
-        drawn.add_row(Text(_title(row)), str(row.threads), *(_styled(cell) for cell in row.cells), end_section=ends_section)
     target = io.StringIO()
     is_terminal = file.isatty()
     console = Console(file=target, force_terminal=is_terminal, width=width or (None if is_terminal else _UNLIMITED))
-    console.print(drawn)
-    for text in (*table.notes, _LEGEND, table.environment):
-        console.print(f"- {text}" if text in table.notes else text, markup=False, highlight=False)
-    return target.getvalue()
+    for name, value in report.environment:
+        console.print(Text(f"{name}: {value}", style="dim"))
+    for table in report.tables:
+        console.print()
+        console.print(Text(table.title, style="bold"))
+        if brief := _widest(table) > console.width:
+            table = table.without("run")
+        wide = Console(file=target, force_terminal=is_terminal, width=max(console.width, _least(table)))
+        wide.print(_drawn(table, brief=brief))
+    for heading, sentences in (("warnings", report.warnings), ("notes", report.notes), ("legend", report.legend)):
+        if sentences:
+            console.print()
+            console.print(Text(heading, style="bold"))
+        for sentence in sentences:
+            console.print(Text(f"- {sentence}", style={"warnings": "yellow", "legend": "dim"}.get(heading, "")))
+    return "".join(line.rstrip() + "\n" for line in target.getvalue().splitlines())
 
 
-def _styled(cell: Cell) -> Text:
-    text = Text()
-    for word in _words(cell):
-        style = {"fail": "bold red", "mismatch": "bold red", "failed": "red", "unavailable": "yellow", "pass": "dim"}.get(word, "")
-        if word.endswith("x") and cell.ratio is not None:
-            style = "green" if cell.ratio > 1.02 else "red" if cell.ratio < 0.98 else ""
-        text.append(" " if text else "").append(word, style)
-    return text
+def _widths(table: Table) -> list[int]:
+    texts = [[column.title, *(words(row[place], column.kind) for row in table.rows)] for place, column in enumerate(table.columns)]
+    return [1 + max(map(len, column)) for column in texts]
 
 
-def _markdown(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
-    table = build_table(records)
-    if not table.rows:
+def _widest(table: Table) -> int:
+    """Returns the width at which nothing is folded."""
+    return sum(_widths(table))
+
+
+def _least(table: Table) -> int:
+    """Returns the least width at which no number is broken; text can be folded."""
+    return sum(width if _is_number(column) else min(width, 6) for width, column in zip(_widths(table), table.columns, strict=True))
+
+
+def _drawn(table: Table, *, brief: bool) -> RichTable:
+    """Returns the table for the terminal; a ``brief`` one says verdicts by their marks alone."""
+    drawn = RichTable(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), show_edge=False)
+    for column in table.columns:
+        number = _is_number(column)
+        title = "" if brief and column.kind == "verdict" else column.title
+        drawn.add_column(Text(title), justify="right" if number else "left", no_wrap=number, overflow="fold")
+    before: tuple[Value, ...] | None = None
+    for index, row in enumerate(table.rows):
+        group = row[: table.group_by]
+        after = table.rows[index + 1][: table.group_by] if index + 1 < len(table.rows) else group
+        shown = [_shown(value, column, brief) for value, column in zip(row, table.columns, strict=True)]
+        if group == before:
+            shown[: table.group_by] = [""] * table.group_by
+        styles = [_STYLES.get(str(value), "") if isinstance(value, str) else "red" if value is False else "" for value in row]
+        cells = [Text(text, style=style) for text, style in zip(shown, styles, strict=True)]
+        drawn.add_row(*cells, end_section=after != group and table.group_by > 0)
+        before = group
+    return drawn
+
+
+def _shown(value: Value, column: Column, brief: bool) -> str:
+    return MARKS[value] if brief and column.kind == "verdict" and value in MARKS else words(value, column.kind)
+
+
+def _markdown(report: Report) -> str:
+    if not report.tables:
         return "no cells\n"
-    lines = [f"| model | threads | {' | '.join(table.arms)} |", f"|---|---:|{'---:|' * len(table.arms)}"]
-    lines += [f"| {_title(row)} | {row.threads} | {' | '.join(' '.join(_words(cell)) for cell in row.cells)} |" for row in table.rows]
-    lines += ["", *(f"- {note}" for note in table.notes), *([""] if table.notes else []), f"Cells: {_LEGEND}.", "", table.environment, ""]
-    return "\n".join(lines)
+    lines = [f"- {name}: {_escaped(value)}" for name, value in report.environment]
+    for table in report.tables:
+        lines += ["", f"**{_escaped(table.title)}**", "", f"| {' | '.join(_escaped(column.title) for column in table.columns)} |"]
+        lines += ["|" + "".join("---:|" if _is_number(column) else "---|" for column in table.columns)]
+        for row in table.rows:
+            lines.append(f"| {' | '.join(_escaped(words(v, column.kind)) for v, column in zip(row, table.columns, strict=True))} |")
+    for heading, sentences in (("Warnings", report.warnings), ("Notes", report.notes), ("Legend", report.legend)):
+        lines += ["", f"{heading}:", "", *(f"- {_escaped(sentence)}" for sentence in sentences)] if sentences else []
+    return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _csv(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
-    return str(to_frame(records).to_csv(index=False))
+def _escaped(text: str) -> str:
+    """Returns text that Markdown takes for nothing but text."""
+    for character in "\\|<*`[]":
+        text = text.replace(character, "\\" + character)
+    return " ".join(text.split())
 
 
-def _json(records: Sequence[CellRecord], file: TextIO, width: int | None) -> str:
-    table: Table = build_table(records)
-    means = [
-        {"threads": row.threads, "framework": arm, "ratio": cell.ratio}
-        for row in table.rows
-        if row.model is None
-        for arm, cell in zip(table.arms, row.cells, strict=True)
-    ]
-    return json.dumps({"cells": [asdict(record) for record in records], "geometric_means": means}, indent=1, allow_nan=False) + "\n"
+def _json(report: Report, first: dict[str, object]) -> str:
+    tables = {
+        table.name: {"title": table.title, "rows": [dict(zip((c.key for c in table.columns), row, strict=True)) for row in table.rows]}
+        for table in report.tables
+    }
+    found = {**first, "environment": dict(report.environment), "tables": tables, "warnings": report.warnings, "notes": report.notes}
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
 
 
-_Renderer = Callable[[Sequence[CellRecord], TextIO, int | None], str]
-_RENDERERS: dict[str, _Renderer] = {"table": _terminal, "markdown": _markdown, "csv": _csv, "json": _json}
+def _csv(table: Table) -> str:
+    import pandas as pd
+
+    rows = [[list(value) if isinstance(value, tuple) else value for value in row] for row in table.rows]
+    return str(pd.DataFrame(rows, columns=[column.key for column in table.columns]).to_csv(index=False))

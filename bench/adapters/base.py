@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np  # not before a worker has pinned itself: NumPy's BLAS sizes its pool by the mask
 
-__all__ = ["ARMS", "Adapter", "Arm", "ArmFacts", "UnavailableError", "make_adapter"]
+__all__ = ["ARMS", "Adapter", "Arm", "ArmFacts", "UnavailableError", "find_arm", "interpreter_of", "make_adapter"]
+
+_ALL = ("torch", "jax", "tf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,31 @@ class Arm:
 
 
 ARMS: dict[str, Arm] = {
-    "rml": Arm("bench.adapters.rml:RmlAdapter", ("torch", "jax", "tf")),
+    "rml": Arm("bench.adapters.rml:RmlAdapter", _ALL),
+    "rml-exact": Arm("bench.adapters.rml_exact:RmlExactAdapter", _ALL),
     "torch": Arm("bench.adapters.torch_eager:TorchAdapter", ("torch",)),
+    "torch-compile": Arm("bench.adapters.torch_compile:TorchCompileAdapter", ("torch",)),
     "jax": Arm("bench.adapters.jax_jit:JaxAdapter", ("jax",)),
     "tf": Arm("bench.adapters.tf_function:TensorFlowAdapter", ("tf",)),
+    "tf-xla": Arm("bench.adapters.tf_xla:TensorFlowXlaAdapter", ("tf",)),
+    "onnxruntime": Arm("bench.adapters.onnxruntime_session:OnnxRuntimeAdapter", _ALL),
+    "openvino": Arm("bench.adapters.openvino_model:OpenVinoAdapter", _ALL),
 }
 """Every arm by name, in the order of the table's columns."""
+
+
+def find_arm(name: str) -> Arm:
+    """Returns the arm of a name such as ``onnxruntime`` or ``onnxruntime@/path/to/python``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return ARMS[name.partition("@")[0]]
+
+
+def interpreter_of(name: str) -> str | None:
+    """Returns the path of the interpreter that a name asks for, such as that of ``onnxruntime@/path/to/python``; None for this one."""
+    return name.partition("@")[2] or None
 
 
 class UnavailableError(Exception):
@@ -48,27 +69,35 @@ class ArmFacts:
         import_ms: time of its import.
         load_ms: time from then until the model is ready to be called.
         options: how it was set up, for the reader who wants to repeat it; JSON values.
+        rss_after_import_bytes: resident memory after the import.
+        rss_after_load_bytes: resident memory once the model is ready to be called.
     """
 
     framework_version: str
     import_ms: float
     load_ms: float
     options: dict[str, Any] = field(default_factory=dict)
+    rss_after_import_bytes: int | None = None
+    rss_after_load_bytes: int | None = None
 
 
 class Adapter(Protocol):
-    """One arm. The worker calls the methods in this order: ``load``, ``bind``, then ``call`` many times, ``outputs`` now and then."""
+    """One arm. The worker calls ``load`` and ``bind``, then ``call`` many times, ``outputs`` now and then, and the others in between.
 
-    def load(self, model: str, graphs: str, threads: int) -> None:
+    :class:`bench.adapters.framework.FrameworkAdapter` has all of it but what differs from arm to arm.
+    """
+
+    def load(self, model: str, graphs: str, threads: int, setup: str = "tuned") -> None:
         """Imports the framework, and makes the model ready to be called with ``threads`` threads.
 
         Args:
-            model: zoo name.
+            model: name of an exported model.
             graphs: directory of the exported models.
             threads: threads to use.
+            setup: one of :data:`bench.records.SETUPS`.
 
         Raises:
-            UnavailableError: the framework is not installed.
+            UnavailableError: the framework, or something it needs, is not installed.
         """
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
@@ -78,10 +107,25 @@ class Adapter(Protocol):
         """Runs the model once on the bound inputs and returns when the result is there. The first call traces and compiles."""
 
     def outputs(self, result: Any) -> dict[str, np.ndarray]:
-        """Returns a call's result by output name, as NumPy arrays."""
+        """Returns a call's result by output name, as NumPy arrays that the next call does not overwrite; called before it."""
 
     def facts(self) -> ArmFacts:
-        """Returns what there is to say about the arm, after ``load``."""
+        """Returns what there is to say about the arm, after the first call."""
+
+    def compile_times(self, first_call_ms: float) -> tuple[float | None, float | None]:
+        """Returns what compilation took, in ms, with the caches on disk empty and with them filled; called once, after the first call.
+
+        None where the arm does not compile as it runs, or keeps nothing on disk.
+
+        Args:
+            first_call_ms: time of the first call.
+        """
+
+    def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Returns ``x @ w`` of float32 matrices, computed by the framework as it is set up: the probe of :mod:`bench.probe`.
+
+        ``w`` may be taken as a constant: it is the same in every call.
+        """
 
 
 def make_adapter(target: str) -> Adapter:

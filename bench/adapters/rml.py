@@ -1,35 +1,39 @@
-"""The executor, through the library behind ``rml-graph-run``: its cells carry the same fields."""
+"""The executor, as ``rml-graph-run`` runs it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from bench.adapters.base import ArmFacts
+from bench.adapters.framework import FrameworkAdapter
 
 __all__ = ["RmlAdapter"]
 
 
-class RmlAdapter:
+class RmlAdapter(FrameworkAdapter):
     """``Executor.create(load_graph(prefix))``, then ``run`` with NumPy arrays in and out."""
 
-    def load(self, model: str, graphs: str, threads: int) -> None:
-        start = time.perf_counter_ns()
+    framework = "rml-exec"
+    numerics: ClassVar[str] = "fast"
+
+    def start(self) -> str:
         import rml_exec
 
-        imported = time.perf_counter_ns()
-        self._executor = rml_exec.Executor.create(rml_exec.load_graph(Path(graphs) / model), threads=threads)
-        loaded = time.perf_counter_ns()
-        self._facts = ArmFacts(
-            framework_version=rml_exec.__version__,
-            import_ms=(imported - start) / 1e6,
-            load_ms=(loaded - imported) / 1e6,
-            options={"numerics": self._executor.numerics, "threads": self._executor.threads, "isa": rml_exec.isa_info()["name"]},
-        )
+        self._rml = rml_exec
+        self._executor_class, self._load_graph = rml_exec.Executor, rml_exec.load_graph  # naming them is what imports them
+        return rml_exec.__version__
+
+    def build(self, model: str, prefix: Path) -> None:
+        self._executor = self._create(self._load_graph(prefix))
+
+    def _create(self, graph: Any) -> Any:
+        return self._executor_class.create(graph, threads=self.threads if self.tuned else None, numerics=self.numerics)
+
+    def options(self) -> dict[str, Any]:
+        return {"numerics": self._executor.numerics, "threads": self._executor.threads, "isa": self._rml.isa_info()["name"]}
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._inputs = dict(inputs)
@@ -40,5 +44,9 @@ class RmlAdapter:
     def outputs(self, result: Any) -> dict[str, np.ndarray]:
         return result
 
-    def facts(self) -> ArmFacts:
-        return self._facts
+    def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        builder = self._rml.GraphBuilder("product")
+        left = builder.input("x", "f32", x.shape)
+        right = builder.constant(w, name="w", key="w")
+        builder.output("y", builder.add("matmul", [left, right], transpose_a=False, transpose_b=False))
+        return self._create(builder.build()).run({"x": x})["y"]

@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.adapters.base import ArmFacts, UnavailableError
+from bench.adapters.framework import FrameworkAdapter, build_model
 
 __all__ = ["TensorFlowAdapter"]
 
 
-class TensorFlowAdapter:
-    """A concrete function of the zoo's Keras model or function (``training=False``), tensors in and out, oneDNN left at its default."""
+class TensorFlowAdapter(FrameworkAdapter):
+    """A concrete function of the zoo's Keras model or function (``training=False``), tensors in and out, oneDNN left at its default.
 
-    def load(self, model: str, graphs: str, threads: int) -> None:
+    Tuned: as many threads within an operation as granted, one operation at a time, no TF32. Installed: ``tf.function``, and nothing else.
+    """
+
+    framework = "TensorFlow"
+    extra = "tensorflow"
+    jit_compile: bool | None = None
+
+    def start(self) -> str:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
         os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-        start = time.perf_counter_ns()
-        try:
-            import tensorflow as tf
-        except ImportError as error:
-            raise UnavailableError(f"TensorFlow is not installed ({error}); pip install rml-exec[tensorflow]") from error
-        imported = time.perf_counter_ns()
-        from exporters.models.zoo import get_model
+        import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
         self._tf = tf
-        built, _ = get_model(model).build()
-        self._function = tf.function((lambda *x: built(*x, training=False)) if hasattr(built, "layers") else built)
-        self._facts = ArmFacts(
-            framework_version=tf.__version__,
-            import_ms=(imported - start) / 1e6,
-            load_ms=(time.perf_counter_ns() - imported) / 1e6,
-            options={"mode": "tf.function", "intra_op_threads": threads, "inter_op_threads": 1},
+        if self.tuned:
+            tf.config.threading.set_intra_op_parallelism_threads(self.threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+            tf.config.experimental.enable_tensor_float_32_execution(False)
+        return str(tf.__version__)
+
+    def build(self, model: str, prefix: Path) -> None:
+        self._built = build_model(model)
+        self._function = self.make_function()
+
+    def make_function(self) -> Any:
+        """Returns a new ``tf.function`` of the model, not yet traced."""
+        built = self._built
+        return self._tf.function(
+            (lambda *x: built(*x, training=False)) if hasattr(built, "layers") else built, jit_compile=self.jit_compile
         )
+
+    def options(self) -> dict[str, Any]:
+        config = self._tf.config
+        return {
+            "mode": "tf.function",
+            "jit_compile": bool(self.jit_compile),
+            "intra_op_threads": config.threading.get_intra_op_parallelism_threads(),
+            "inter_op_threads": config.threading.get_inter_op_parallelism_threads(),
+            "tensor_float_32": config.experimental.tensor_float_32_execution_enabled(),
+        }
 
     def bind(self, inputs: Mapping[str, np.ndarray]) -> None:
         self._inputs = [self._tf.constant(array) for array in inputs.values()]
@@ -55,5 +72,7 @@ class TensorFlowAdapter:
 
         return {name: leaf.numpy() for name, leaf in name_outputs(result)}
 
-    def facts(self) -> ArmFacts:
-        return self._facts
+    def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        right = self._tf.constant(w)
+        product: np.ndarray = self._tf.function(lambda left: left @ right, jit_compile=self.jit_compile)(self._tf.constant(x)).numpy()
+        return product

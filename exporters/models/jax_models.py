@@ -123,7 +123,7 @@ def jax_vit_s16(size: str, batch: int) -> tuple[Any, Any]:
 
 @zoo_model(
     "jax_gru",
-    description="two flax.nnx GRU layers of 256 (lax.scan) over 50 steps of 64 features, 10 classes",
+    description="two flax.nnx GRU layers of 256 over 50 steps of 64 features, 10 classes",
     parameters=643_082,
     flops=63_900_000,
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rml_exec.command import run_command
+from rml_exec.graph_run.culprit import bisect_model
 from rml_exec.graph_run.runner import RunOptions, run_model
 from rml_exec.graph_run.show import SHOWN, show_data, show_text
 
@@ -38,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rml-graph-run",
         description="Runs one exported model and prints one line of JSON.",
-        epilog="exit codes: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable on this machine, 130 interrupted",
+        epilog="exit codes: 0 ok, 1 check failed or wrong step found, 2 bad usage, model or input, 5 unavailable on this machine, 130 interrupted",
     )
     parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, its .json, or a .onnx file")
     parser.add_argument(
@@ -55,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--numerics", choices=("fast", "exact"), default="fast", help="exact: IEEE, the same bits on every machine with FMA"
     )
+    parser.add_argument("--bisect", action="store_true", help="find the first step that is off by more than rounding explains")
+    parser.add_argument("--out", metavar="PREFIX", help="with --bisect: where to write that step as a model (default NAME.culprit)")
     parser.add_argument(
         "--show", choices=SHOWN, help="print the graph, the steps, the plan's actions or the memory plan instead of running"
     )
@@ -65,16 +68,33 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0 ok, 1 check failed, 2 bad usage, model or input, 5 unavailable, 130 interrupted."""
+    """Runs the command and returns its exit code: 0 ok, 1 check failed or wrong step found, 2 bad usage, model or input, 5 unavailable,
+    130 interrupted.
+    """
     parser = _parser()
     arguments = vars(parser.parse_args(argv))
     model, shown, as_json = arguments.pop("model"), arguments.pop("show"), arguments.pop("json")
+    bisect, out = arguments.pop("bisect"), arguments.pop("out")
     options = RunOptions(**arguments)
     if as_json and shown is None:
         parser.error("--json goes with --show")
-    if shown is not None and (options.check or options.bench or options.profile or options.events or options.trace):
-        parser.error("--show runs nothing: it does not go with --check, --bench, --profile, --events or --trace")
+    if out is not None and not bisect:
+        parser.error("--out goes with --bisect")
+    measures = options.check or options.bench or options.profile or options.events or options.trace
+    if shown is not None and (measures or bisect):
+        parser.error("--show runs nothing: it does not go with --check, --bench, --profile, --bisect, --events or --trace")
+    if bisect and measures:
+        parser.error("--bisect does not go with --check, --bench, --profile, --events or --trace")
+    if bisect:
+        return run_command("rml-graph-run", lambda: _bisect(model, options, out))
     return run_command("rml-graph-run", lambda: _run(model, shown, as_json, options))
+
+
+def _bisect(model: str, options: RunOptions, out: str | None) -> int:
+    found = bisect_model(model, options, out)
+    print(found.to_text(), file=sys.stderr)
+    print(found.to_json())
+    return 0 if found.culprit is None else 1
 
 
 def _run(model: str, shown: str | None, as_json: bool, options: RunOptions) -> int:

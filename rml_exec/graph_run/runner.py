@@ -15,7 +15,9 @@ import numpy as np
 from rml_exec.errors import GraphFormatError, InputError
 from rml_exec.graph_run.compare import Comparison, compare_with_golden
 from rml_exec.graph_run.latency import Latency, measure, summarize
+from rml_exec.graph_run.profiling import ProfileTotal, profile_total, profiled_runs
 from rml_exec.graph_run.trace import write_events, write_trace
+from rml_exec.graph_run.work import work_of_steps
 from rml_exec.ir.format import model_paths
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden
 from rml_exec.loading import find_model, load_graph
@@ -77,6 +79,7 @@ class Report:
     comparison: Comparison | None = None
     latency: Latency | None = None
     profile: tuple[ProfileRow, ...] | None = None
+    total: ProfileTotal | None = None
     remark: str = ""
 
     @property
@@ -94,6 +97,8 @@ class Report:
             found.update(asdict(self.latency))
         if self.profile is not None:
             found["profile"] = [asdict(row) for row in self.profile]
+        if self.total is not None:
+            found["profile_total"] = asdict(self.total)
         return found
 
     def to_json(self) -> str:
@@ -148,7 +153,7 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
     """Returns what running the model showed.
 
     The order is the one that users can reason about: load and create (timed as ``load_ms``), one run, whose outputs are the ones checked and
-    which is not timed, then the warm-up and the timed runs, then the profiled ones.
+    which is not timed, then the warm-up and the timed runs, then the profiled ones, each beside a plain one.
 
     Args:
         model: path prefix or ``.json`` of an exported model, or a file that is imported.
@@ -173,10 +178,11 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
     latency = None
     if options.bench:
         latency = summarize(measure(lambda: executor.run(inputs), iterations=options.bench, warmup=options.warmup))
-    profile = None
+    profile, total = None, None
     if options.profile:
-        profiles = [executor.run_profiled(inputs)[1] for _ in range(options.bench or _PROFILED_RUNS)]
-        profile = tuple(summarize_by_label(profiles))
+        profiles, plain_ns = profiled_runs(executor, inputs, options.bench or _PROFILED_RUNS)
+        profile = tuple(summarize_by_label(profiles, [(work.flops, work.bytes) for work in work_of_steps(executor)]))
+        total = profile_total(profiles, plain_ns)
     if options.events or options.trace:
         one_run = executor.run_profiled(inputs)[1]
         if options.events:
@@ -184,4 +190,4 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
         if options.trace:
             write_trace(options.trace, executor, one_run)
     remark = golden.metadata.get("remark", "") if options.check else ""
-    return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile, remark)
+    return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile, total, remark)

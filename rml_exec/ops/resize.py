@@ -52,7 +52,7 @@ def nearest_elements(size: int, count: int, scale: float | None, coord: str, nea
     return np.clip(at, 0, size - 1).astype(np.intp)
 
 
-def _taps(
+def taps_of(
     size: int,
     count: int,
     scale: float | None,
@@ -96,7 +96,7 @@ def _resize(x: np.ndarray, *, sizes: tuple[int, ...], scales: tuple[float, ...] 
         if count == 0:
             y = np.zeros((*y.shape[:axis], count, *y.shape[axis + 1 :]), x.dtype)
             continue
-        elements, weights = _taps(y.shape[axis], count, scale, **attrs)
+        elements, weights = taps_of(y.shape[axis], count, scale, **attrs)
         if weights is None:
             y = np.take(y, elements[:, 0], axis)
             continue

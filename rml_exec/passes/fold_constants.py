@@ -1,4 +1,4 @@
-"""What is computed from constants alone is computed once, and what nothing reads is not computed at all."""
+"""What is computed from constants alone is computed once, when the graph is compiled."""
 
 from __future__ import annotations
 
@@ -25,22 +25,13 @@ class _Folder:
         self._graph = graph
         self._known: dict[str, np.ndarray | Recipe] = {constant.name: constant.source for constant in graph.constants}
         self._types = graph.types()
-        self._folded: dict[str, Value] = {}
+        self._bytes = {constant.name: constant.type.nbytes for constant in graph.constants}  # that a known value is held in
+        self._folded: list[Value] = []
 
     def run(self) -> Graph:
-        left = [node for node in self._graph.nodes if not self._folds(node)]
-        read = self._graph.output_values()
-        nodes: list[Node] = []
-        for node in reversed(left):
-            if any(value.name in read for value in node.outputs):
-                nodes.append(node)
-                read.update(node.reads())
-        if len(nodes) == len(self._graph.nodes):
-            return self._graph
-        was_read = self._graph.readers()
-        made = [Constant(name, value.type, self._known[name]) for name, value in self._folded.items() if name in read]
-        kept = [constant for constant in self._graph.constants if constant.name in read or constant.name not in was_read]
-        return self._graph.with_nodes(tuple(reversed(nodes)), (*kept, *made))
+        left = tuple(node for node in self._graph.nodes if not self._folds(node))
+        made = [Constant(value.name, value.type, self._known[value.name]) for value in self._folded]
+        return self._graph.with_nodes(left, (*self._graph.constants, *made)) if made else self._graph
 
     def _folds(self, node: Node) -> bool:
         """True if a constant takes the place of the node's result. The result of a broadcast is known too, but stays a view of less."""
@@ -50,18 +41,19 @@ class _Folder:
         (value,) = node.outputs
         if not op.view and DType.BF16 in {value.type.dtype, *(self._types[name].dtype for name in node.reads())}:
             return False  # NumPy has no such type
-        size = value.type.nbytes
-        if size > max(_SMALL, *(self._types[name].nbytes for name in node.reads()), 0) and node.op != "broadcast":
+        held = max((self._bytes[name] for name in node.reads()), default=0)
+        if value.type.nbytes > max(_SMALL, held) and node.op != "broadcast":
             return False
         sources = tuple(self._known[name] for name in node.reads())
         key = ("fold", node.op, tuple(name is None for name in node.inputs), tuple(sorted(node.attrs.items())))
         recipe = Recipe(sources, key, partial(_evaluate, node, sources))
         if "error" in node.attrs.values() and not _succeeds(recipe.array):
             return False
-        self._known[value.name] = recipe
+        self._known[value.name] = recipe if value.type.rank else _evaluate(node, sources)  # a recipe makes arrays with axes
+        self._bytes[value.name] = held if node.op == "broadcast" else value.type.nbytes
         if node.op == "broadcast":
             return False
-        self._folded[value.name] = value
+        self._folded.append(value)
         return True
 
 
@@ -80,5 +72,4 @@ def _succeeds(make: Callable[[], object]) -> bool:
 
 FOLD_CONSTANTS = Pass("fold_constants", lambda graph: _Folder(graph).run(), fusion=True)
 """A node with one result that reads constants alone becomes a constant, unless that is larger than all it reads and than 1 MiB; a broadcast stays a
-view. So does a node whose values are refused (an index out of range under ``oob="error"``): it is refused when it runs. Nodes that nothing reads
-are left out."""
+view. So does a node whose values are refused (an index out of range under ``oob="error"``): it is refused when it runs."""

@@ -9,6 +9,7 @@ from rml_exec.ir.graph import Function, Graph
 from rml_exec.passes.base import Pass, run_passes
 from rml_exec.passes.bind_constants import BIND_CONSTANTS
 from rml_exec.passes.choose_layout import CHOOSE_LAYOUT
+from rml_exec.passes.drop_unread import DROP_UNREAD
 from rml_exec.passes.fold_affine import FOLD_AFFINE
 from rml_exec.passes.fold_bias import FOLD_BIAS
 from rml_exec.passes.fold_constants import FOLD_CONSTANTS
@@ -18,13 +19,16 @@ from rml_exec.passes.fuse_epilogue import FUSE_EPILOGUE
 from rml_exec.passes.merge_linears import MERGE_LINEARS
 from rml_exec.passes.merge_views import MERGE_VIEWS
 from rml_exec.passes.share_common import SHARE_COMMON
+from rml_exec.passes.simplify_nodes import SIMPLIFY_NODES
 
 __all__ = ["PIPELINE", "lower_graph"]
 
 PIPELINE: tuple[Pass, ...] = (
-    MERGE_VIEWS,  # first: what comes to the same view is the same node then
-    FOLD_CONSTANTS,  # before all that looks for constant weights and statistics
+    FOLD_CONSTANTS,  # first: all others look for constant weights, statistics and indices
+    SIMPLIFY_NODES,
+    MERGE_VIEWS,  # what comes to the same view is the same node then
     SHARE_COMMON,
+    DROP_UNREAD,  # before the foldings, which look for what is read by one node alone
     FOLD_PAD,  # it changes what the others see of no op
     FOLD_BIAS,  # before groups form: an add that becomes a bias costs nothing at all
     FOLD_AFFINE,  # after bias folding, whose adds it would take along; before layout, which moves channels

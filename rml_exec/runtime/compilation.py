@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -24,15 +25,18 @@ from rml_exec.runtime import (  # noqa: F401  (they register their lowerings)
     lower_data,
     lower_elementwise,
     lower_epilogue,
+    lower_index,
     lower_linear,
+    lower_order,
+    lower_resize,
     lower_rows,
 )
 from rml_exec.runtime.control import ControlNode, ControlStep, Functions, Instruction, Program, lower_control, segmented
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, Part, Scratch, copy_step, get_lowering
-from rml_exec.runtime.places import ARENA, CONSTANT, INPUT, NOWHERE, OUTPUT, NumpyStep, Place, StridedValue
+from rml_exec.runtime.places import ARENA, CONSTANT, INPUT, NOWHERE, OUTPUT, NumpyStep, ObserverStep, Place, StridedValue
 from rml_exec.types import TensorType
 
-__all__ = ["Compiled", "Step", "compile_graph"]
+__all__ = ["Compiled", "Observer", "Step", "compile_graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +95,26 @@ class _LoweredNode:
     control: ControlNode | None = None  # runs after the native steps
 
 
-def compile_graph(graph: Graph, *, threads: int, numerics: str) -> Compiled:
+Observer = Callable[[str, list[np.ndarray]], None]
+"""Is shown the name of a node that has just run, and its results in the run's own memory, which it must leave as they are."""
+
+
+def compile_graph(graph: Graph, *, threads: int, numerics: str, observer: Observer | None = None) -> Compiled:
     """Returns the program of a lowered graph.
 
     Args:
         graph: verified result of the pass pipeline.
         threads: threads the program is meant for; it runs on any number.
         numerics: "fast" or "exact".
+        observer: sees the results of every step of a run, in order, functions left out; steps and memory plan are the same with and without.
     """
     functions = Functions(graph.functions, lambda function: _compile_body(function, functions, threads, numerics))
-    compiled = _compile_body(graph, functions, threads, numerics)
+    compiled = _compile_body(graph, functions, threads, numerics, observer)
     plan_bytes = compiled.plan_bytes + sum(function.plan_bytes for function in functions.compiled.values())
     return replace(compiled, plan_bytes=plan_bytes, functions=functions.compiled)
 
 
-def _compile_body(body: Body, functions: Functions, threads: int, numerics: str) -> Compiled:
+def _compile_body(body: Body, functions: Functions, threads: int, numerics: str, observer: Observer | None = None) -> Compiled:
     types = body.types()
     views = resolve_views(body, types)
     constants = _ConstantData(body)
@@ -118,7 +127,7 @@ def _compile_body(body: Body, functions: Functions, threads: int, numerics: str)
     plan = ExecutionPlan(annotate(body, scratch=lambda node: scratch.get(node.name, 0)))
     slots = _output_slots(body, views)
     memory = plan_memory(plan, external=set(slots))
-    return _Linker(body, types, views, slots, memory, numerics).link(lowered, plan)
+    return _Linker(body, types, views, slots, memory, numerics, observer).link(lowered, plan)
 
 
 class _ConstantData(Mapping[str, np.ndarray]):
@@ -180,8 +189,9 @@ class _Linker:
         slots: dict[str, int],
         memory: MemoryPlan,
         numerics: str,
+        observer: Observer | None,
     ) -> None:
-        self._numerics = numerics
+        self._numerics, self._observer = numerics, observer
         self._graph, self._types, self._views, self._memory = graph, types, views, memory
         self._constants: list[np.ndarray] = []
         self._sources: list[np.ndarray] = []
@@ -213,6 +223,8 @@ class _Linker:
                 self._add_control(item.control, scratch)
             elif not item.native:
                 self._append(-1, (), (), self._numpy_step(node))
+            if self._observer is not None:
+                self._add_observer(self._observer, node)
         self._add_output_copies()
         program = segmented(self._program, self._native_program)
         tables = sum(constant.nbytes for constant in self._constants if is_table(constant))
@@ -262,9 +274,15 @@ class _Linker:
         type_ = self._types[name]
         return StridedValue(self._value(name), type_, tuple(stride * type_.dtype.itemsize for stride in self._views[name].strides))
 
-    def _append(self, kind: int, params: Sequence[int], places: Sequence[Place], numpy_step: NumpyStep | ControlStep | None = None) -> None:
+    def _append(
+        self,
+        kind: int,
+        params: Sequence[int],
+        places: Sequence[Place],
+        in_python: NumpyStep | ObserverStep | ControlStep | None = None,
+    ) -> None:
         triples = np.array([(place.space, place.index, place.byte_offset) for place in places], np.int64).reshape(-1, 3)
-        self._program.append((kind, np.asarray(params, np.int64), triples, numpy_step))
+        self._program.append((kind, np.asarray(params, np.int64), triples, in_python))
         self._step_of.append(len(self._steps) - 1)
 
     def _add_native(self, step: NativeStep, scratch: int, otherwise: NumpyStep | None) -> None:
@@ -278,6 +296,10 @@ class _Linker:
     def _add_control(self, control: ControlNode, scratch: int) -> None:
         values = [StridedValue(self._place(block.operand, scratch), block.type, block.byte_strides) for block in control.blocks]
         self._append(-1, (), (), ControlStep(control.drive, values, self._constants))
+
+    def _add_observer(self, observer: Observer, node: Node) -> None:
+        values = [self._strided(value.name) for value in node.outputs]
+        self._append(-1, (), (), ObserverStep(partial(observer, node.name), values, self._constants))
 
     def _add_output_copies(self) -> None:
         """Copies into place each output that no step writes there: a view, an input, a constant, a value under its second name."""

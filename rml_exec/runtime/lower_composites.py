@@ -9,8 +9,6 @@ import numpy as np
 
 from rml_exec.ir.graph import Node
 from rml_exec.ops.decompose import Primitives
-from rml_exec.ops.resize import nearest_elements
-from rml_exec.ops.rules import spatial_axes
 from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.runtime.formulas import Formula
 from rml_exec.runtime.lower_elementwise import Tensor
@@ -307,28 +305,3 @@ def moved(ctx: LowerContext, x: str, order: Sequence[int]) -> Operand:
     part = ctx.scratch(type_.nbytes)
     ctx.prologue.append(copy_step(part, x, type_, strides))
     return part
-
-
-# ---- resize ----------------------------------------------------------------------------------------------------------------------------
-
-
-@lowers("resize")
-def lower_resize(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
-    """Mode nearest that repeats every element equally often is one copy, which reads with a stride of 0."""
-    x, result, attrs = node.inputs[0], node.outputs[0], node.attrs
-    assert x is not None
-    if attrs["mode"] != "nearest" or result.type.size == 0:
-        return None
-    axes = spatial_axes(result.type.rank, attrs["data_layout"])
-    scales = dict(zip(axes, attrs["scales"] or (None,) * len(axes), strict=True))
-    dims: list[int] = []
-    strides: list[int] = []
-    for axis, (size, count, stride) in enumerate(zip(ctx.type(x).shape, result.type.shape, ctx.strides(x), strict=True)):
-        times = count // size
-        if axis in axes:
-            taken = nearest_elements(size, count, scales[axis], attrs["coord"], attrs["nearest_round"])
-            if times * size != count or not np.array_equal(taken, np.arange(count) // times):
-                return None
-        dims += [size, times]
-        strides += [stride, 0]
-    return [copy_step(result.name, x, TensorType(result.type.dtype, tuple(dims)), strides)]

@@ -1,8 +1,6 @@
-"""Lowerings of ops that only move data: a reshape that needs a copy, concat, pad and take."""
+"""Lowerings of ops that only move data: a reshape that needs a copy, concat and pad."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -88,32 +86,3 @@ def _mirrored(node: Node, ctx: LowerContext, x: str, strides: tuple[int, ...]) -
                 steps.append(copy_step(at(target), at(source), part, source_strides, strides))
         start[axis], shape[axis] = 0, low + size + high
     return steps
-
-
-_OUT_OF_RANGE = ("error", "clamp", "fill")
-
-
-@lowers("take")
-def lower_take(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
-    """Rows picked by an index each. An index out of range that is an error makes the kernel decline, and NumPy say what is wrong."""
-    x, indices = node.inputs
-    assert x is not None and indices is not None
-    type_, result, attrs = ctx.type(x), node.outputs[0], node.attrs
-    if result.type.size == 0 or type_.size == 0:
-        return None
-    axis, fill = attrs["axis"], attrs["fill_value"]
-    bits = (
-        0 if fill is None else int.from_bytes(np.asarray(fill).astype(type_.dtype.numpy).tobytes().ljust(8, b"\0"), "little", signed=True)
-    )
-    params = (
-        type_.dtype.itemsize,
-        math.prod(type_.shape[:axis]),
-        type_.shape[axis],
-        math.prod(type_.shape[axis + 1 :]),
-        ctx.type(indices).size,
-        ctx.type(indices).dtype.itemsize,
-        int(attrs["wrap_negative"]),
-        _OUT_OF_RANGE.index(attrs["oob"]),
-        bits,
-    )
-    return [NativeStep("take", params, (result.name, ctx.contiguous(x), ctx.contiguous(indices)), may_decline=attrs["oob"] == "error")]

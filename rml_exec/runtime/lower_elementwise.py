@@ -14,7 +14,17 @@ from dataclasses import dataclass
 
 from rml_exec.ir.graph import Node, Value
 from rml_exec.runtime.elementwise_program import INSTRUCTIONS, LANES, LONG, OPS, SWAPPED, VERY_LONG, Instruction, Program, UnsupportedError
-from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, contiguous_strides, lowers
+from rml_exec.runtime.lower_integers import integer_step
+from rml_exec.runtime.lowering import (
+    ELEMENT_TYPES,
+    LowerContext,
+    NativeStep,
+    Operand,
+    aligned_strides,
+    contiguous_strides,
+    joined_axes,
+    lowers,
+)
 from rml_exec.types import DType, TensorType
 
 __all__ = ["Tensor", "elementwise_step"]
@@ -53,12 +63,6 @@ class _Walk:
         return self.strides[name][-1] == 0 and name not in self.gathered
 
 
-def _aligned_strides(shape: Sequence[int], strides: Sequence[int], result: Sequence[int]) -> tuple[int, ...]:
-    """Returns the strides of an operand along the axes of the result it broadcasts to."""
-    kept = tuple(0 if dim == 1 else stride for dim, stride in zip(shape, strides, strict=True))
-    return (0,) * (len(result) - len(shape)) + kept
-
-
 def _walk(shape: Sequence[int], strides: Mapping[str, tuple[int, ...]], types: Mapping[str, TensorType]) -> _Walk:
     """Merges axes that every operand steps through evenly, and decides which operands are gathered.
 
@@ -67,25 +71,11 @@ def _walk(shape: Sequence[int], strides: Mapping[str, tuple[int, ...]], types: M
         strides: per operand, along the axes of the result.
         types: of the operands.
     """
-    dims: list[int] = []
-    steps: dict[str, list[int]] = {name: [] for name in strides}
-    for axis, dim in enumerate(shape):
-        if dim == 1:
-            continue
-        if dims and all(steps[name][-1] == strides[name][axis] * dim for name in strides):
-            dims[-1] *= dim
-            for name in strides:
-                steps[name][-1] = strides[name][axis]
-        else:
-            dims.append(dim)
-            for name in strides:
-                steps[name].append(strides[name][axis])
-    if not dims:
-        dims, steps = [1], {name: [0] for name in strides}
+    dims, joined = joined_axes(shape, list(strides.values()))
+    walked = dict(zip(strides, joined, strict=True))
     columns = dims[-1]
     across_rows = len(dims) > 1 and columns < _SHORT_ROW and columns % 128 != 0
-    walked = {name: tuple(steps[name]) for name in strides}
-    dense = frozenset(name for name in strides if walked[name] == contiguous_strides(tuple(dims)))
+    dense = frozenset(name for name in strides if walked[name] == contiguous_strides(dims))
 
     def is_gathered(name: str) -> bool:
         constant_along_row = walked[name][-1] == 0
@@ -94,7 +84,7 @@ def _walk(shape: Sequence[int], strides: Mapping[str, tuple[int, ...]], types: M
         return any(walked[name]) and (across_rows or not (constant_along_row or walked[name][-1] == 1))
 
     gathered = frozenset(name for name in strides if name not in dense and is_gathered(name))
-    return _Walk(tuple(dims[:-1]), columns, across_rows, walked, dense, gathered)
+    return _Walk(dims[:-1], columns, across_rows, walked, dense, gathered)
 
 
 # ---- emit ------------------------------------------------------------------------------------------------------------------------------
@@ -281,7 +271,7 @@ def elementwise_step(
     program.constants = {name: bits for name, bits in program.constants.items() if name in read}
     inputs = {name: tensor for name, tensor in tensors.items() if name in read}
     shape = outputs[0].type.shape
-    walk = _walk(shape, {name: _aligned_strides(tensor.type.shape, tensor.strides, shape) for name, tensor in inputs.items()}, types)
+    walk = _walk(shape, {name: aligned_strides(tensor.type.shape, tensor.strides, shape) for name, tensor in inputs.items()}, types)
     emitter = _Emitter(program, list(inputs), results, walk)
     params = _params(program, emitter, walk, math.prod(shape))
     if params is None:
@@ -322,20 +312,22 @@ def lower_elementwise(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         tensors[name] = Tensor(operand, ctx.type(operand), ctx.strides(operand), scalar)
     step = elementwise_step(tensors, body, results, node.outputs)
     if step is None:
-        return _conversion(node, ctx) if node.op == "cast" else None
+        return _conversion(node, ctx) if node.op == "cast" else integer_step(node, ctx)
     return [step]
 
 
-_CONVERTED = ("bool", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64")
-"""Element types as ``convert.c`` numbers them."""
+_F2I = ("saturate", "wrap_x86", "error")  # as in convert.c
 
 
 def _conversion(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
-    """Returns the step of a cast between types that are not 32 bits wide; None for floats to integers, and for 16-bit floats."""
+    """Returns the step of a cast between types that are not 32 bits wide; None for 16-bit floats."""
     (x,), result = node.inputs, node.outputs[0]
     assert x is not None
     source, target = ctx.type(x).dtype, result.type.dtype
-    if source.value not in _CONVERTED or target.value not in _CONVERTED or (source.is_float and target.is_integer):
+    if result.type.size == 0 or not {source, target}.isdisjoint((DType.F16, DType.BF16)):
         return None
-    params = (result.type.size, _CONVERTED.index(target.value), _CONVERTED.index(source.value))
-    return [NativeStep("convert", params, (result.name, ctx.contiguous(x)))]
+    rule = node.attrs["f2i"] if source.is_float and target.is_integer else _F2I[0]
+    if rule == "error" and source.itemsize == target.itemsize:
+        return None  # in place, x would be overwritten before the kernel declines
+    params = (result.type.size, ELEMENT_TYPES.index(target.value), ELEMENT_TYPES.index(source.value), _F2I.index(rule))
+    return [NativeStep("convert", params, (result.name, ctx.contiguous(x)), may_decline=rule == "error")]

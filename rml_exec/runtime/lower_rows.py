@@ -9,6 +9,7 @@ import numpy as np
 
 from rml_exec.ir.graph import Node, Value
 from rml_exec.runtime.lower_elementwise import Tensor, elementwise_step
+from rml_exec.runtime.lower_integers import integer_reduction
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, contiguous_strides, copy_step, float_bits, lowers
 from rml_exec.types import DType, TensorType
 
@@ -79,7 +80,8 @@ def lower_reduce(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
     x, result, kind = node.inputs[0], node.outputs[0], node.attrs["kind"]
     assert x is not None
     skip = node.attrs["nan"] == "skip"
-    if result.type.dtype is not DType.F32 or kind not in _REDUCTIONS or (kind == "mean" and skip):
+    dtype = result.type.dtype
+    if dtype.is_float and (dtype is not DType.F32 or (kind == "mean" and skip)):
         return None
     shape, strides = ctx.type(x).shape, ctx.strides(x)
     axes = [axis for axis in node.attrs["axes"] if shape[axis] != 1]
@@ -92,7 +94,10 @@ def lower_reduce(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         operand = _permuted(x, order, ctx)
     first = min(map(order.index, axes), default=0)
     outer, n, inner = (math.prod(shape[axis] for axis in part) for part in (order[:first], axes, order[first + len(axes) :]))
-    return [NativeStep("reduce", (outer, n, inner, _REDUCTIONS[kind], int(skip)), (result.name, operand))]
+    if dtype is DType.F32:
+        return [NativeStep("reduce", (outer, n, inner, _REDUCTIONS[kind], int(skip)), (result.name, operand))]
+    reduction = integer_reduction(outer, n, inner, kind, dtype)
+    return None if reduction is None else [NativeStep(*reduction, (result.name, operand))]
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

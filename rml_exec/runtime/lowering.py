@@ -17,18 +17,25 @@ from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.types import TensorType
 
 __all__ = [
+    "ELEMENT_TYPES",
     "LowerContext",
     "Lowering",
     "NativeStep",
     "Operand",
     "Part",
     "Scratch",
+    "aligned_strides",
     "copy_step",
     "float_bits",
     "get_lowering",
+    "joined_axes",
     "lowers",
     "registered_lowerings",
 ]
+
+
+ELEMENT_TYPES = ("bool", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "f16")
+"""Element types as ``native/kernels/types.h`` numbers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,35 @@ def get_lowering(op: str) -> Lowering | None:
 def registered_lowerings() -> set[str]:
     """Returns the names of the ops that have a native form."""
     return set(_LOWERINGS)
+
+
+def aligned_strides(shape: Sequence[int], strides: Sequence[int], result: Sequence[int]) -> tuple[int, ...]:
+    """Returns the strides of an operand along the axes of the result it broadcasts to."""
+    kept = tuple(0 if dim == 1 else stride for dim, stride in zip(shape, strides, strict=True))
+    return (0,) * (len(result) - len(shape)) + kept
+
+
+def joined_axes(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Returns the axes that are left, one at least, and each operand's strides along them, when axes that are one in memory are joined.
+
+    Args:
+        shape: the axes.
+        strides: per operand, along the axes.
+    """
+    dims: list[int] = []
+    joined: list[list[int]] = [[] for _ in strides]
+    for axis, dim in enumerate(shape):
+        if dim == 1:
+            continue
+        if dims and all(kept[-1] == given[axis] * dim for kept, given in zip(joined, strides, strict=True)):
+            dims[-1] *= dim
+            for kept, given in zip(joined, strides, strict=True):
+                kept[-1] = given[axis]
+        else:
+            dims.append(dim)
+            for kept, given in zip(joined, strides, strict=True):
+                kept.append(given[axis])
+    return (tuple(dims), [tuple(kept) for kept in joined]) if dims else ((1,), [(0,)] * len(strides))
 
 
 def float_bits(value: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from rml_exec.errors import KernelError
 from rml_exec.ops import OpDef
 from rml_exec.types import TensorType
 
-__all__ = ["ABSENT", "ARENA", "CONSTANT", "INPUT", "OUTPUT", "NumpyStep", "Place", "StridedValue"]
+__all__ = ["ABSENT", "ARENA", "CONSTANT", "INPUT", "OUTPUT", "NumpyStep", "ObserverStep", "Place", "StridedValue"]
 
 ABSENT, ARENA, INPUT, OUTPUT, CONSTANT = -1, 0, 1, 2, 3
 """Address spaces of a program: the run's arena, its inputs, its outputs, and the program's constants."""
@@ -71,3 +71,14 @@ class NumpyStep:
             raise KernelError.of(self._where, f"failed while running: {error}", None, names) from error
         for result, array in zip(self._results, computed, strict=True):
             np.copyto(result.array(buffers), array, casting="no")
+
+
+class ObserverStep:
+    """A step that shows values to somebody, over the run's own memory, and changes nothing."""
+
+    def __init__(self, show: Callable[[list[np.ndarray]], None], values: Sequence[StridedValue], constants: Sequence[np.ndarray]) -> None:
+        self._show, self._values, self._constants = show, tuple(values), constants
+
+    def __call__(self, arena: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        buffers = {ARENA: (arena,), INPUT: inputs, OUTPUT: outputs, CONSTANT: self._constants}
+        self._show([value.array(buffers) for value in self._values])

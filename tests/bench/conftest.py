@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.adapters.base import ARMS, Arm
+from bench.canary import Canary
 from bench.settings import Settings
 
 DATA = Path(__file__).parent.parent / "data"
@@ -41,6 +42,12 @@ def use_arms(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         return list(arms)
 
     return use
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a machine on which no canary is ever late."""
+    monkeypatch.setattr(Canary, "measure", lambda _: 1000)
 
 
 def process_ends(pid: int) -> bool:

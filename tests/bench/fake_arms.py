@@ -7,10 +7,12 @@ files beside the model: ``calls`` (one line per call, the class's name) and ``CL
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,15 +21,18 @@ from typing import Any
 import numpy as np
 
 from bench.adapters.base import ArmFacts, UnavailableError
+from bench.probe import PRECISIONS, round_to
+from bench.processes import CACHE_VARIABLE
 from rml_exec.ir.golden import read_golden
 
 FOREVER_S = 600
+_PIECE = bytes(65_536)
 
 
 class Honest:
     """Gives the right outputs."""
 
-    def load(self, model: str, graphs: str, threads: int) -> None:
+    def load(self, model: str, graphs: str, threads: int, setup: str = "tuned") -> None:
         self.directory = Path(graphs)
         self.golden = read_golden(self.directory / f"{model}.golden.safetensors").outputs
         self.number = 0
@@ -50,6 +55,12 @@ class Honest:
     def facts(self) -> ArmFacts:
         options = {"affinity": sorted(os.sched_getaffinity(0)), "inputs": list(self.inputs)}
         return ArmFacts("1.2.3", import_ms=1.0, load_ms=2.0, options=options)
+
+    def compile_times(self, first_call_ms: float) -> tuple[float | None, float | None]:
+        return None, None
+
+    def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return x @ w
 
     def misbehave_on_load(self) -> None:
         pass
@@ -89,8 +100,8 @@ class WrongAtOne(WrongAt):
     wrong_call = 1
 
 
-class WrongAtThree(WrongAt):
-    wrong_call = 3
+class WrongAtFive(WrongAt):
+    wrong_call = 5
 
 
 class ExtraOutput(Honest):
@@ -134,14 +145,111 @@ class Hangs(Honest):
 class HangsOnTwo(Honest):
     """Runs the model ``torch_one`` and hangs on any other."""
 
-    def load(self, model: str, graphs: str, threads: int) -> None:
-        super().load(model, graphs, threads)
+    def load(self, model: str, graphs: str, threads: int, setup: str = "tuned") -> None:
+        super().load(model, graphs, threads, setup)
         self.hangs = model != "torch_one"
 
     def misbehave_on_call(self) -> None:
         if self.hangs:
             (self.directory / "hanging.pid").write_text(str(os.getpid()))
             time.sleep(FOREVER_S)
+
+
+class Works(Honest):
+    """Uses CPU time in its calls."""
+
+    def misbehave_on_call(self) -> None:
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            hashlib.sha256(_PIECE)
+
+
+class Escapes(Works):
+    """A second thread works on a core that was not granted while it is called."""
+
+    def misbehave_on_load(self) -> None:
+        self.working = threading.Event()
+        threading.Thread(target=self.work, daemon=True).start()
+
+    def work(self) -> None:
+        escape()
+        while True:
+            self.working.wait()
+            hashlib.sha256(_PIECE)
+
+    def misbehave_on_call(self) -> None:
+        self.working.set()
+        super().misbehave_on_call()
+        self.working.clear()
+
+
+class EscapesBriefly(Honest):
+    """Every call is done by a thread of its own on a core that was not granted."""
+
+    def misbehave_on_call(self) -> None:
+        thread = threading.Thread(target=self.work)
+        thread.start()
+        thread.join()
+
+    def work(self) -> None:
+        escape()
+        time.sleep(0.03)
+
+
+def escape() -> None:
+    """Lets this thread run on the other cores of the machine alone."""
+    granted = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(range(os.cpu_count() or 1)) - granted)
+
+
+class LeavesWork(Works):
+    """A child process works while it is called."""
+
+    def misbehave_on_load(self) -> None:
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+
+
+class Bfloat16(Honest):
+    """Rounds the operands of its products to bfloat16."""
+
+    def product(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return round_to(x, PRECISIONS["bf16"]) @ round_to(w, PRECISIONS["bf16"])
+
+
+class WrongInBfloat16(Bfloat16, Wrong):
+    pass
+
+
+class Compiles(Honest):
+    """Says where it keeps compiled code, and what compiling took."""
+
+    def facts(self) -> ArmFacts:
+        told = {"cache": os.environ[CACHE_VARIABLE], "threads": os.environ.get("OMP_NUM_THREADS")}
+        return ArmFacts("1", 1.0, 2.0, {**told, "setup": self.setup})
+
+    def load(self, model: str, graphs: str, threads: int, setup: str = "tuned") -> None:
+        super().load(model, graphs, threads, setup)
+        self.setup = setup
+
+    def compile_times(self, first_call_ms: float) -> tuple[float | None, float | None]:
+        return 30.0, 3.0
+
+
+class Reuses(Honest):
+    """Writes every result where the one before it lies, as an arm does that shares its outputs; the second one is wrong."""
+
+    def call(self) -> Any:
+        found = super().call()
+        if not hasattr(self, "held"):
+            self.held = {name: array.copy() for name, array in found.items()}
+        for name, array in found.items():
+            self.held[name][...] = array + (self.number == self.wrong)
+        return self.held
+
+    wrong = 5
+
+    def outputs(self, result: Any) -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in result.items()}
 
 
 class Talks(Honest):
@@ -179,7 +287,7 @@ class LeavesChildren(Honest):
 
 
 class Unavailable(Honest):
-    def load(self, model: str, graphs: str, threads: int) -> None:
+    def load(self, model: str, graphs: str, threads: int, setup: str = "tuned") -> None:
         raise UnavailableError("Fake is not installed; pip install fake")
 
 
@@ -193,18 +301,55 @@ class Watches(Honest):
 
 
 class Busy(Honest):
-    """Works for about two milliseconds each call: the same work, not the same time."""
+    """Works for about two milliseconds each call: the same work, not the same time, and none of it in the interpreter.
 
-    steps = 40_000
+    How fast that runs a loop differs from process to process by up to a tenth, with the layout of its memory.
+    """
+
+    pieces = 40
 
     def call(self) -> Any:
-        total = 0
-        for step in range(self.steps):
-            total += step & 7
+        work = hashlib.sha256()
+        for _ in range(self.pieces):
+            work.update(_PIECE)
         return dict(self.golden)
 
 
 class BusySlower(Busy):
     """Has 5 % more to do."""
 
-    steps = 42_000
+    pieces = 42
+
+
+class Meets(Honest):
+    """Returns from a call of the timed loop only when three threads are in it at once."""
+
+    meeting = threading.Barrier(3, timeout=60)
+
+    def misbehave_on_call(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.meeting.wait()
+
+
+class RaisesElsewhere(Honest):
+    """Cannot be called from any thread but the main one."""
+
+    def misbehave_on_call(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("not from this thread")
+
+
+class CrashesInThirdProcess(Honest):
+    def misbehave_on_load(self) -> None:
+        with (self.directory / "processes").open("a+") as file:
+            file.write("x")
+            file.seek(0)
+            if len(file.read()) == 3:
+                os._exit(3)
+
+
+class Relu(Honest):
+    """Computes a graph of one relu, at whatever shape."""
+
+    def call(self) -> Any:
+        return {"y": np.maximum(self.inputs["x"], 0)}

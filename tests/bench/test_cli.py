@@ -17,6 +17,7 @@ import pytest
 import bench.cli
 import bench.options
 from bench.cli import main
+from bench.commands import COMMANDS, find_command
 from bench.exporting import ExportFailure
 from bench.processes import child_environment
 from bench.records import read_records
@@ -227,8 +228,8 @@ def test_a_real_run_from_nothing(monkeypatch, capsys, tmp_path):
     pytest.importorskip("torch")
     monkeypatch.setattr(bench.options, "Settings", functools.partial(Settings, warm_up_s=0.01, max_rounds=2))
     results = tmp_path / "results.jsonl"
-    arguments = ["--models", "torch_mlp", "--graphs", str(tmp_path / "graphs"), "--results", str(results), "--format", "json"]
-    assert main(arguments) == 0
+    arguments = ["--models", "torch_mlp", "--frameworks", "rml,torch", "--graphs", str(tmp_path / "graphs")]
+    assert main([*arguments, "--results", str(results), "--format", "json"]) == 0
     cells = {cell["framework"]: cell for cell in json.loads(capsys.readouterr().out)["cells"]}
     assert {arm: (cell["status"], cell["check"]) for arm, cell in cells.items()} == {"rml": ("ok", "pass"), "torch": ("ok", "pass")}
     assert [json.loads(line) for line in results.read_text().splitlines()] == list(cells.values())
@@ -237,3 +238,47 @@ def test_a_real_run_from_nothing(monkeypatch, capsys, tmp_path):
     assert set(line) <= set(cells["rml"])
     for field in ("model", "threads", "check", "max_abs_error", "max_rel_error"):
         assert cells["rml"][field] == line[field]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--reference", "caffe"], "--reference: must be one of the arms that run, rml, torch; got 'caffe'."),
+        (["--callers", "0"], "--callers: must be at least 1; got 0."),
+        (["--scenario", "fast"], "--scenario: must name some of latency, paced, concurrent, shapes, cold; got 'fast'."),
+        (["--setup", "none"], "--setup: must name some of tuned, installed; got 'none'."),
+        (["--resume"], "--resume: needs the results file of the run to go on with. Hint: --results FILE."),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_sentence(command, capsys, arguments, words):
+    assert command(*arguments) == 2
+    assert said(capsys) == words
+
+
+def test_the_twin_and_further_scenarios_are_rows(command, capsys):
+    assert command("--models", "torch_one", "--aa", "--scenario", "latency,paced", "--gap", "1ms", "--format", "json", "--seed", "4") == 0
+    out, err = capsys.readouterr()
+    cells = json.loads(out)["cells"]
+    assert [(cell["scenario"], cell["framework"]) for cell in cells] == [
+        (scenario, arm) for scenario in ("latency", "paced") for arm in ("rml", "rml#2", "torch")
+    ]
+    assert {cell["seed"] for cell in cells} == {4}
+    assert err.splitlines()[-1] == "bench_frameworks: [2/2] torch_one, 1 thread, paced"
+
+
+def test_a_first_word_that_is_a_command_gets_the_rest_of_the_line(monkeypatch):
+    monkeypatch.setitem(COMMANDS, "recite", "tests.bench.test_cli:recite")
+    assert main(["recite", "--format", "x"]) == 17
+    assert all(find_command([name]) for name in COMMANDS)
+
+
+def recite(arguments) -> int:
+    assert list(arguments) == ["--format", "x"]
+    return 17
+
+
+def test_a_supervisor_without_a_core_of_its_own_says_so(command, capsys):
+    everything = len(os.sched_getaffinity(0))
+    assert command("--models", "torch_one", "--threads", str(everything)) == 0
+    sentence = "the supervisor has no core of its own; it sleeps while blocks run, but whatever else runs here disturbs them"
+    assert capsys.readouterr().err.splitlines()[0] == f"bench_frameworks: --threads {everything}: {sentence}"

@@ -22,7 +22,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 @pytest.fixture
-def run(graphs: Path, use_arms: Callable[..., list[str]]) -> Callable[..., dict[str, CellRecord]]:
+def run(graphs: Path, use_arms: Callable[..., list[str]], quiet: None) -> Callable[..., dict[str, CellRecord]]:
     """Returns a function that runs fake arms on tiny_mlp and returns the records by arm."""
 
     def run(settings: Settings = QUICK, threads: int = 1, **arms: str) -> dict[str, CellRecord]:

@@ -8,7 +8,7 @@ import pytest
 
 from bench.worker import Session
 from rml_exec import GraphBuilder, save_graph
-from rml_exec.ir.golden import Golden, graph_hashes, write_golden
+from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
 from rml_exec.runtime.reference import run_reference
 from tests.helpers.graphs import random_inputs
 
@@ -33,8 +33,8 @@ def test_warm_up_makes_one_call_at_least(graphs):
     assert made._adapter.number == 2
 
 
-# The call of load() is the first; a block of three holds calls 2 to 4.
-@pytest.mark.parametrize(("cls", "check"), [("WrongAtOne", "pass"), ("WrongAtThree", "pass"), ("WrongAtFour", "fail")])
+# The call of load() is the first, the second brings the caches back; a block of three times calls 3 to 5.
+@pytest.mark.parametrize(("cls", "check"), [("WrongAtOne", "pass"), ("WrongAtFour", "pass"), ("WrongAtFive", "fail")])
 def test_a_block_checks_its_last_output(graphs, cls, check):
     made = session(graphs, cls)
     assert made.load()["check"] == ("fail" if cls == "WrongAtOne" else "pass")
@@ -44,11 +44,29 @@ def test_a_block_checks_its_last_output(graphs, cls, check):
 def test_a_block_checks_its_first_output(graphs):
     made = session(graphs, "WrongAtFour")
     made.load()
-    assert made.block(2)["check"] == "pass"
+    assert made.block(1)["check"] == "pass"  # a block of one has no call before it
     found = made.block(3)  # calls 4 to 6
     assert found["check"] == "fail"
     assert found["max_abs_error"] is None
     assert "nan" in found["check_reason"]
+
+
+def test_a_block_checks_any_other_output_it_is_asked_to(graphs):
+    made = session(graphs, "WrongAtFour")
+    made.load()
+    assert made.block(3, check=[0, -1, 1])["check"] == "fail"
+
+
+def test_of_equal_golden_sets_each_is_compared_with_its_own(graphs):
+    golden = read_golden(graphs / "tiny_mlp.golden.safetensors")
+    path = graphs / "tiny_mlp.golden.1.safetensors"
+    write_golden(path, Golden(golden.inputs, {name: array + 1 for name, array in golden.outputs.items()}, golden.metadata))
+    made = Session(
+        {"adapter": "tests.bench.fake_arms:Honest", "model": "tiny_mlp", "graphs": str(graphs), "threads": 1, "goldens": [str(path)]}
+    )
+    assert made.load()["shapes"] == [0, 0]
+    assert made.block(3, inputs=[0])["check"] == "pass"
+    assert made.block(3, inputs=[1])["check"] == "fail"
 
 
 def test_inputs_are_bound_in_the_order_of_the_models_parameters(tmp_path):

@@ -50,7 +50,7 @@ def test_standard_output_is_one_line_of_json_with_the_fields_in_order(model, cap
     assert out.count("\n") == 1
     found = json.loads(out)
     assert list(found) == ["model", "threads", "load_ms", "check", "max_abs_error", "max_rel_error", "iterations", "mean_ms", "min_ms", "p10_ms",
-                           "median_ms", "p90_ms", "profile"]  # fmt: skip
+                           "median_ms", "p90_ms", "profile", "profile_total"]  # fmt: skip
     assert (found["model"], found["threads"], found["check"], found["iterations"]) == ("tiny_mlp", 1, "pass", 7)
     assert found["min_ms"] <= found["p10_ms"] <= found["median_ms"] <= found["p90_ms"]
 
@@ -70,7 +70,20 @@ def test_the_profile_sums_by_label_and_covers_every_node(model, capsys):
     assert {row["label"]: (row["nodes"], row["calls"]) for row in rows} == {"linear": (2, 6), "relu": (1, 3)}
     assert sum(row["percent"] for row in rows) == pytest.approx(100)
     assert [row["total_ms"] for row in rows] == sorted((row["total_ms"] for row in rows), reverse=True)
-    assert list(rows[0]) == ["label", "nodes", "calls", "total_ms", "percent"]
+    assert list(rows[0]) == ["label", "nodes", "calls", "total_ms", "percent", "min_ms", "median_ms", "flops", "bytes"]
+    assert {row["label"]: (row["flops"], row["bytes"]) for row in rows} == {
+        "linear": (2 * (2 * 8 * 16 + 2 * 16 * 4), 4 * (2 * 8 + 16 * 8 + 16 + 2 * 16 + 2 * 16 + 4 * 16 + 4 + 2 * 4)),
+        "relu": (2 * 16, 4 * 2 * 2 * 16),
+    }
+    assert all(row["min_ms"] <= row["median_ms"] for row in rows)
+
+
+def test_the_profile_adds_up(model, capsys):
+    total = json.loads(run(capsys, model, "--bench", 5, "--profile")[1])["profile_total"]
+    assert list(total) == ["runs", "wall_ms", "steps_ms", "gap_ms", "overhead_ms", "plain_ms"]
+    assert total["runs"] == 5
+    assert total["wall_ms"] == pytest.approx(total["steps_ms"] + total["gap_ms"] + total["overhead_ms"])
+    assert 0 < total["steps_ms"] < total["wall_ms"]
 
 
 def test_a_wrong_golden_fails_the_check(model, capsys):

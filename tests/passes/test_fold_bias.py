@@ -9,15 +9,13 @@ from rml_exec.runtime.reference import run_reference
 RNG = np.random.default_rng(0)
 
 
-def conv_graph(layout, bias_shape, *, conv_is_output=False, second_reader=False, own_bias=False, between=False, swap=False, width=6, oc=6):
+def conv_graph(layout, bias_shape, *, conv_is_output=False, second_reader=False, own_bias=False, swap=False, width=6, oc=6):
     b = GraphBuilder("conv_bias")
     x = b.input("x", "f32", (2, 3, 5, width) if layout == "NCHW" else (2, 5, width, 3))
     w = b.constant(RNG.standard_normal((oc, 3, 1, 1), np.float32), name="w")
     own = b.constant(RNG.standard_normal(oc, np.float32), name="own") if own_bias else None
     bias = b.constant(RNG.standard_normal(bias_shape, np.float32), name="bias")
     y = b.add("conv2d", [x, w, own], strides=(1, 1), pads=((0, 0), (0, 0)), dilations=(1, 1), groups=1, data_layout=layout)
-    if between:
-        b.output("side", b.add("neg", [x]))
     z = b.add("add", [bias, y] if swap else [y, bias])
     b.output("z", z)
     if conv_is_output:
@@ -92,3 +90,30 @@ def test_one_constant_used_twice_stays_readable_by_its_other_reader():
     b.output("z", b.add("mul", [z, bias]))
     result = run_passes(b.build(), [FOLD_BIAS], check_graph)
     assert {constant.name for constant in result.constants} == {"w", "bias", "bias.bias"}
+
+
+@pytest.mark.parametrize(("shape", "found"), [((5,), True), ((1, 1, 5), True), ((3, 5), False), ((1,), False)])
+@pytest.mark.parametrize("op", ["linear", "matmul", "transposed matmul"])
+def test_products_take_their_bias(op, shape, found):
+    b = GraphBuilder("product")
+    x = b.input("x", "f32", (2, 3, 4))
+    if op == "linear":
+        y = b.add("linear", [x, b.constant(RNG.standard_normal((5, 4), np.float32), name="w"), None], weight_layout="oi")
+    else:
+        turned = op != "matmul"
+        w = b.constant(RNG.standard_normal((5, 4) if turned else (4, 5), np.float32), name="w")
+        y = b.add("matmul", [x, w], transpose_a=False, transpose_b=turned)
+    b.output("side", b.add("neg", [x]))  # what stands between changes nothing
+    b.output("z", b.add("add", [b.constant(RNG.standard_normal(shape, np.float32), name="bias"), y]))
+    labels, graph = folded(b.build())
+    name = op.split()[-1]
+    assert labels == ([f"{name}+add", "neg"] if found else [name, "neg", "add"])
+    assert graph.nodes[0].op == ("linear" if found else name)
+
+
+def test_a_product_of_two_values_takes_no_bias():
+    b = GraphBuilder("values")
+    x = b.input("x", "f32", (4, 4))
+    y = b.add("matmul", [x, x], transpose_a=False, transpose_b=False)
+    b.output("z", b.add("add", [y, b.constant(np.ones(4, np.float32), name="bias")]))
+    assert folded(b.build())[0] == ["matmul", "add"]

@@ -16,6 +16,14 @@ def test_rows_sum_by_label_over_runs_slowest_first():
     assert slow.percent == pytest.approx(100 * 15 / 21)
 
 
+def test_a_row_has_the_least_and_the_median_of_its_runs_and_its_work():
+    runs = [Profile((StepTime("a", 1, first), StepTime("b", 1, 1), StepTime("a", 1, 10)), 100) for first in (50, 20, 30)]
+    row = next(row for row in summarize_by_label(runs, [(100, 8), (1, 1), (200, None)]) if row.label == "a")
+    assert (row.min_ms, row.median_ms) == (30e-6, 40e-6)
+    assert (row.flops, row.bytes) == (300, None)
+    assert summarize_by_label(runs)[0].flops is None
+
+
 def test_no_runs_have_no_rows():
     assert summarize_by_label([]) == []
     assert summarize_by_label([Profile((), 5)]) == []

@@ -1,5 +1,6 @@
 // Strided copy of any rank: dst[i...] = src[i...], elements of 1, 2, 4 or 8 bytes, strides in elements, negative and (for src) zero ones
-// included. dst and src may not overlap. The written elements of dst must be distinct.
+// included. dst and src may not overlap, unless they are one place and have the same strides: nothing is done then. The written elements
+// of dst must be distinct.
 //
 // Neighbouring axes that are one axis in memory are joined first. Then the innermost axis is either contiguous on both sides (memcpy),
 // or the two sides are contiguous along different axes (a transposition, done in square blocks), or a plain strided loop.
@@ -108,7 +109,7 @@ void RML_KERNEL(copy)(const rml_args *args) {
   axis axes[MAX_RANK];
   int64_t item = args->p[0], bytes = item;
   int rank = read_axes(args->p, axes), longest = 0;
-  if (rank < 0) return;
+  if (rank < 0 || args->ptr[0] == args->ptr[1]) return;
   for (int i = 0; i < rank; i++) {
     bytes *= axes[i].size;
     if (axes[i].size > axes[longest].size) longest = i;

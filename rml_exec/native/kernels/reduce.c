@@ -10,6 +10,7 @@
 typedef enum { SUM, MEAN, PROD, MAX, MIN } reduction;   // numbers known to lower_rows.py
 
 enum { BLOCK = 64 };   // elements that a lane or column adds up before its total is taken
+enum { SHORT_ROW = 8 };
 enum { COLUMN_VECTORS = 8, COLUMNS = COLUMN_VECTORS * W };
 #define EACH_COLUMN_VECTOR UNROLL(8) for (int j = 0; j < vectors; j++)
 
@@ -40,6 +41,32 @@ INL float reduce_row(const float *x, int64_t n, reduction kind, bool skip) {
   return kind == MEAN ? result[0] / (float)n : result[0];
 }
 
+INL float combine(lanes_op op, float a, float b) {   // as lanes_combine
+  switch (op) {
+    case LANES_PRODUCT: return a * b;
+    case LANES_MAX: return b != b || b > a ? b : a;
+    case LANES_MIN: return b != b || b < a ? b : a;
+    default: return a + b;
+  }
+}
+
+// Rows of n <= SHORT_ROW elements, in the order of the fixed lanes, most of which are empty.
+INL void reduce_short_rows(float *y, const float *x, int64_t rows, int n, reduction kind, bool skip) {
+  const lanes_op op = op_of(kind);
+  const float start = lanes_identity(op);
+  for (int64_t row = 0; row < rows; row++) {
+    float lane[SHORT_ROW];
+    UNROLL(8) for (int i = 0; i < SHORT_ROW; i++) {
+      float v = i < n ? x[row * n + i] : start;
+      lane[i] = combine(op, start, skip && v != v ? start : v);
+    }
+    UNROLL(4) for (int i = 0; i < 4; i++) lane[i] = combine(op, lane[i], lane[i + 4]);
+    UNROLL(2) for (int i = 0; i < 2; i++) lane[i] = combine(op, lane[i], lane[i + 2]);
+    float total = combine(op, start, combine(op, lane[0], lane[1]));
+    y[row] = kind == MEAN ? total / (float)n : total;
+  }
+}
+
 // Neighbouring columns of n elements, `step` floats apart: `vectors` vectors of them, of `lanes` lanes each.
 INL void reduce_columns(float *y, const float *x, int64_t n, int64_t step, int vectors, int lanes, reduction kind, bool skip) {
   const lanes_op op = op_of(kind);
@@ -56,12 +83,21 @@ INL void reduce_columns(float *y, const float *x, int64_t n, int64_t step, int v
   EACH_COLUMN_VECTOR store_lanes(y + j * W, kind == MEAN ? total[j] / vf1((float)n) : total[j], lanes);
 }
 
+#define SHORT_ROWS(length) \
+  case length: reduce_short_rows(y, x, end - begin, length, kind, skip); return;
+
 INL void reduce(const rml_args *args, reduction kind, bool skip) {
   const int64_t *p = args->p, outer = p[0], n = p[1], inner = p[2];
   float *y = args->ptr[0];
   const float *x = args->ptr[1];
   int64_t pieces = (inner + COLUMNS - 1) / COLUMNS, begin, end;   // per outer index
   rml_share(outer * pieces, args->thread, args->threads, &begin, &end);
+  if (inner == 1 && n <= SHORT_ROW) {
+    y += begin, x += begin * n;
+    switch (n) {
+      SHORT_ROWS(0) SHORT_ROWS(1) SHORT_ROWS(2) SHORT_ROWS(3) SHORT_ROWS(4) SHORT_ROWS(5) SHORT_ROWS(6) SHORT_ROWS(7) SHORT_ROWS(8)
+    }
+  }
   for (int64_t piece = begin; piece < end; piece++) {
     int64_t o = piece / pieces, column = piece % pieces * COLUMNS, last = column + COLUMNS < inner ? column + COLUMNS : inner;
     const float *from = x + o * n * inner;

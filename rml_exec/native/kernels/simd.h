@@ -38,6 +38,7 @@
 
 typedef float vf __attribute__((vector_size(W * 4)));
 typedef int32_t vi __attribute__((vector_size(W * 4)));
+typedef uint32_t vu __attribute__((vector_size(W * 4)));   // vi lanes for sums that may wrap around, which signed ones must not
 typedef float vf_unaligned __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef int32_t vi_unaligned __attribute__((vector_size(W * 4), aligned(4), may_alias));
 

@@ -80,7 +80,7 @@ INL vf log_core(vf f, vf e) {
 
 // Splits a positive normal number: x = 2^e m with m in [2/3, 4/3); returns m.
 INL vf log_split(vf x, vi *e) {
-  vi i = vi_bits(x) - 0x3f2aaaab;
+  vi i = (vi)((vu)x - 0x3f2aaaab);   // wraps for negative x, whose result nobody looks at
   *e = i >> 23;
   return vf_bits((i & 0x7fffff) + 0x3f2aaaab);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rml_exec.ir.graph import Graph
 from tests.exporters.from_onnx.text_models import assert_matches, onnx, parsed
 
 pytestmark = pytest.mark.onnx
@@ -116,6 +117,43 @@ def test_what_is_nearly_a_norm_stays(change: tuple[str, str]) -> None:
     assert not {"layer_norm", "rms_norm"} & set(ops(body.replace(*change), WEIGHTS))
 
 
+SHARED = "float three = {3}, float zero = {0}, float six = {6}, float[1] t = {20}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Add(x, three) c = Clip(a, zero, six) m = Mul(x, c) y = Div(m, six)",
+        "a = Add(three, x) c = Clip(a, zero, six) d = Div(c, six) y = Mul(d, x)",
+        "h = HardSigmoid <alpha: float = 0.16666667, beta: float = 0.5> (x) y = Mul(x, h)",
+    ],
+)
+def test_hard_swish(body: str) -> None:
+    assert ops(body, SHARED) == ["hard_swish"]
+    assert "hard_swish" not in ops(body.replace("six)", "three)").replace("0.16666667", "0.2"), SHARED)
+
+
+def test_softplus_with_a_threshold() -> None:
+    assert ops("s = Softplus(x) g = Greater(x, t) y = Where(g, x, s)", SHARED) == ["softplus"]
+    assert "select" in ops("s = Softplus(x) g = Less(x, t) y = Where(g, x, s)", SHARED)
+
+
+NORM_OF_GROUPS = (
+    "r = Reshape(x, groups) i = InstanceNormalization <epsilon: float = 0.001> (r, ones, zeros) b = Reshape(i, whole) "
+    "m = Mul(b, w) y = Add(m, s)"
+)
+
+
+@pytest.mark.parametrize(("weight", "found"), [("float[4,1]", True), ("float[1,4,1]", True), ("float[4,6]", False)])
+def test_group_norm(weight: str, found: bool) -> None:
+    count = 24 if weight == "float[4,6]" else 4
+    numbers = ", ".join(str(k % 5) for k in range(count))
+    constants = "int64[3] groups = {0, 2, -1}, int64[3] whole = {2, 4, 6}, float[2] ones = {1, 1}, float[2] zeros = {0, 0}"
+    constants += f", {weight} w = {{{numbers}}}, {weight} s = {{{numbers}}}"
+    assert (ops(NORM_OF_GROUPS, constants)[-1] == "group_norm") is found
+    assert ops(NORM_OF_GROUPS, constants.replace("ones = {1, 1}", "ones = {1, 2}"))[-1] == "add"
+
+
 def test_a_matrix_product_and_its_bias() -> None:
     weights = (
         "float[6,6] w = {"
@@ -138,8 +176,13 @@ BODY = (
 )
 
 
-def attention(mask: str = "", scores: str = "scaled", constants: str = "", body: str = BODY, **inputs: np.ndarray) -> list[tuple[str, str]]:
+def attention(*args: str, **inputs: np.ndarray) -> list[tuple[str, str]]:
     """Returns (op, kind of mask) of the nodes of an attention that is spelt out."""
+    return [(node.op, node.attrs.get("mask", "")) for node in attended(*args, **inputs).nodes]
+
+
+def attended(mask: str = "", scores: str = "scaled", constants: str = "", body: str = BODY, **inputs: np.ndarray) -> Graph:
+    """Returns the graph of an attention that is spelt out, which gives what the reference evaluator gives."""
     kinds = {"f": "float", "b": "bool"}
     more = "".join(f", {kinds[array.dtype.kind]}[{','.join(map(str, array.shape))}] {name}" for name, array in inputs.items())
     given = f"<float c = {{2.5}}, float ninf = {{0}}, float zero = {{0}}{constants}>"
@@ -150,8 +193,7 @@ def attention(mask: str = "", scores: str = "scaled", constants: str = "", body:
         ir_version=8,
     )
     model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.array(-np.inf, np.float32), "ninf"))
-    graph = assert_matches(model, {"q": Q, "k": K, "v": V, **inputs})
-    return [(node.op, node.attrs.get("mask", "")) for node in graph.nodes]
+    return assert_matches(model, {"q": Q, "k": K, "v": V, **inputs})
 
 
 def causal(low: float) -> str:
@@ -178,6 +220,72 @@ def test_attention_with_scaled_operands_and_a_guard() -> None:
     mask = np.zeros((5, 5), np.float32)
     mask[2] = -np.inf
     assert attention(body=body, m=mask) == [("attention", "additive")]
+
+
+HIDDEN = np.random.default_rng(6).random((2, 1, 5, 5)) < 0.4
+HIDDEN[:, :, 2], HIDDEN[..., 0] = True, True
+HIDDEN[:, :, [0, 1, 3, 4], 0] = False  # row 2 sees nothing, all others something
+BIAS = np.random.default_rng(7).standard_normal((1, 3, 5, 5)).astype(np.float32)
+HUGE = ", float huge = {-3.0e38}"
+
+
+def fully_masked(*steps: str, bias: bool = False, guard: bool = False) -> tuple[list[str], str]:
+    """Returns the ops, and what a row without keys gives, of an attention with masks: steps from ``scaled`` to ``masked``."""
+    body = BODY.replace("y = MatMul(p, v)", "n = IsNaN(p) g = Where(n, zero, p) y = MatMul(g, v)") if guard else BODY
+    more = {"bias": BIAS} if bias else {}
+    found: list[str] = []
+    attrs: list[str] = []
+    for node in attended(" ".join(steps), "masked", HUGE, body, hidden=HIDDEN, **more).nodes:
+        found.append(node.op)
+        attrs += [node.attrs["fully_masked"]] if node.op == "attention" else []
+    return found, "".join(attrs)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_rows_that_see_nothing_give_what_the_formula_gives() -> None:
+    """Each model is compared with the reference evaluator, the hidden row included."""
+    chosen, added = "masked = Where(hidden, FILL, scaled)", "m = Where(hidden, FILL, zero) masked = Add(m, scaled)"
+    for masking in (chosen, added):
+        assert fully_masked(masking.replace("FILL", "ninf")) == (["not", "attention"], "nan")
+        assert fully_masked(masking.replace("FILL", "ninf"), guard=True) == (["not", "attention"], "zero")
+        assert fully_masked(masking.replace("FILL", "huge")) == (["not", "attention"], "uniform")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_several_masks_become_one() -> None:
+    hide = "m = Where(hidden, FILL, zero) h = Add(scaled, m)"
+    for fill, gives in (("ninf", "nan"), ("huge", "nan")):
+        assert fully_masked(hide.replace("FILL", fill), "masked = Add(h, bias)", bias=True) == (["not", "select", "attention"], gives)
+        assert fully_masked("h = Add(bias, scaled)", f"masked = Where(hidden, {fill}, h)", bias=True) == (
+            ["not", "select", "attention"],
+            gives,
+        )
+    again = "masked = Where(hidden, FILL, h)"
+    assert fully_masked(hide.replace("FILL", "ninf"), again.replace("FILL", "ninf")) == (["not", "not", "and", "attention"], "nan")
+    assert "attention" not in fully_masked(hide.replace("FILL", "ninf"), again.replace("FILL", "huge"))[0]
+
+
+def test_sums_of_sums_are_not_searched_for_ever() -> None:
+    body = " ".join(f"a{k + 1} = Add(a{k}, a{k})" for k in range(60))
+    assert len(fully_masked("a0 = Add(scaled, bias)", body, "masked = Tanh(a60)", bias=True)[0]) > 60
+
+
+def test_soft_caps_and_shared_heads() -> None:
+    body = (
+        "k5 = Unsqueeze(k, axis) kw = Expand(k5, wide) kr = Reshape(kw, flat) v5 = Unsqueeze(v, axis) vw = Expand(v5, vwide) vr = Reshape(vw, vflat) "
+        "k3 = Reshape(kr, joined) kt3 = Transpose <perm: ints = [0, 2, 1]> (k3) kt = Reshape(kt3, apart) s = MatMul(q, kt) d = Div(s, c) "
+        "t = Tanh(d) e = Mul(t, c) p = Softmax <axis: int = -1> (e) y = MatMul(p, vr)"
+    )
+    model = parsed(
+        "g (float[2,6,5,8] q, float[2,3,5,8] k, float[2,3,5,4] v) => (float[2,6,5,4] y) <float c = {2.5}, int64[1] axis = {2}, "
+        "int64[5] wide = {2, 3, 2, 5, 8}, int64[5] vwide = {2, 3, 2, 5, 4}, int64[4] flat = {2, 6, 5, 8}, int64[4] vflat = {2, 6, 5, 4}, "
+        f"int64[3] joined = {{12, 5, 8}}, int64[4] apart = {{2, 6, 8, 5}}> {{ {body} }}",
+        opset=17,
+        ir_version=8,
+    )
+    q = np.concatenate([Q, -Q], axis=1)
+    attended = [node for node in assert_matches(model, {"q": q, "k": K, "v": V}).nodes if node.op not in ("reshape", "broadcast")]
+    assert [(node.op, node.attrs["kv_groups"], node.attrs["softcap"]) for node in attended] == [("attention", 2, 2.5)]
 
 
 def test_keys_that_arrive_transposed_are_turned_once() -> None:

@@ -1,0 +1,183 @@
+"""``bench_frameworks compare``: two results files of the same cells, measured at different times: what became slower, and is that certain?
+
+Within a run arms take turns, so a ratio of two arms does not care what the machine did meanwhile. Two runs have no such luck: a machine that is
+slower as a whole looks like a regression everywhere. Two things are done about it. The canaries of both runs, a fixed piece of work, tell by how
+much the machine itself changed; where that is more than 2 %, ``faster`` and ``slower`` have to hold with and without it. And ``--anchor ARM``
+compares ratios to an arm that did not change (a framework of the same version) in place of times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.comparison_report import comparison_report
+from bench.fingerprint import comparable_facts
+from bench.recompute import paired_ratios
+from bench.records import CellRecord
+from bench.report import load_renderer
+from bench.statistics import MARGIN, Interval, bootstrap_median, verdict
+from bench.stored import Stored, read_results
+from rml_exec.command import run_command
+from rml_exec.errors import InputError
+from rml_exec.graph_run.latency import nearest_rank
+
+__all__ = ["REGRESSION", "UNRESOLVED", "Change", "compare", "exit_code", "main", "quotient"]
+
+MISMATCH, REGRESSION, UNRESOLVED = 1, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a cell.
+
+    Attributes:
+        old: its last record in the old file.
+        new: in the new one; None if it has none.
+        interval: new / old, below 1 is faster; None where there is no number.
+        verdict: ``faster``, ``slower``, ``same``, ``unresolved``; ``mismatch`` (its output became wrong) or ``gone`` (it has no number any more).
+        machine: time of the canaries, new / old; None if they are not known or of no importance.
+        reason: one sentence, where there is something to say.
+    """
+
+    old: CellRecord
+    new: CellRecord | None
+    interval: Interval | None
+    verdict: str
+    machine: float | None = None
+    reason: str = ""
+
+
+def quotient(new: Interval, old: Interval) -> Interval:
+    """Returns the interval of new / old of two independent intervals.
+
+    The distances to the ends add up by their squares on the logarithmic scale (method of variance estimates recovery: Zou and Donner,
+    Statistics in Medicine 27, 2008).
+    """
+    centre = math.log(new.estimate) - math.log(old.estimate)
+    below = math.hypot(math.log(new.estimate / new.low), math.log(old.high / old.estimate))
+    above = math.hypot(math.log(new.high / new.estimate), math.log(old.estimate / old.low))
+    return Interval(math.exp(centre), math.exp(centre - below), math.exp(centre + above))
+
+
+def compare(old: Stored, new: Stored, *, anchor: str | None = None) -> list[Change]:
+    """Returns what became of every cell that has a number in the old file; of several records of a cell the last one counts.
+
+    Args:
+        old: the old results, block data included.
+        new: the new ones.
+        anchor: the arm whose ratios are compared in place of times; its own cells are left out.
+    """
+    before, after = ({record.cell: record for record in stored.records} for stored in (old, new))
+    timed = [record for record in before.values() if record.median_ms is not None and record.framework != anchor]
+    return [_change(record, after.get(record.cell), old, new, anchor) for record in timed]
+
+
+def _change(was: CellRecord, now: CellRecord | None, old: Stored, new: Stored, anchor: str | None) -> Change:
+    if now is None:
+        return Change(was, None, None, "gone", reason="the new file has no such cell")
+    if now.status == "mismatch":
+        return Change(was, now, None, "mismatch", reason=now.reason)
+    if now.median_ms is None:
+        return Change(was, now, None, "gone", reason=f"{now.status}: {now.reason}")
+    after, before = _measured(now, new, anchor), _measured(was, old, anchor)
+    if after is None or before is None:
+        which = new.path if after is None else old.path
+        bare = any(one is None for one in (new.of(now, anchor), old.of(was, anchor), new.of(now), old.of(was)))
+        return Change(was, now, None, "unresolved", reason=f"{which}: {'no raw block data' if bare else 'too few clean blocks'}")
+    found = quotient(after, before)
+    if anchor is not None:
+        return Change(was, now, found, verdict(found))
+    machine = _machine(was, now, old, new)
+    said, corrected = verdict(found), verdict(Interval(found.estimate / machine, found.low / machine, found.high / machine))
+    if said == corrected or said not in ("slower", "faster") or abs(machine - 1) <= MARGIN:
+        return Change(was, now, found, said, machine)
+    reason = f"the canaries took {machine:.2f} times as long: allowing for that the cell is {corrected}, otherwise {said}"
+    return Change(was, now, found, "unresolved", machine, reason)
+
+
+def _measured(record: CellRecord, stored: Stored, anchor: str | None) -> Interval | None:
+    """Returns the time of a call, or its ratio to the anchor's, over the clean blocks of a run."""
+    blocks = stored.of(record)
+    if blocks is None:
+        return None
+    if anchor is not None:
+        return bootstrap_median(paired_ratios(blocks, stored.of(record, anchor), record.scenario), record.seed or 0)
+    clean = [block.value(record.scenario) / 1e6 for block, flagged in zip(blocks.blocks, blocks.flags, strict=True) if not flagged]
+    return bootstrap_median(clean, record.seed or 0)
+
+
+def _machine(was: CellRecord, now: CellRecord, old: Stored, new: Stored) -> float:
+    """Returns by what factor the machine takes longer for a canary when nothing disturbs it: of their 10th percentiles beside a cell."""
+    found = []
+    for record, stored in ((now, new), (was, old)):
+        cell = stored.of(record)
+        assert cell is not None
+        found.append(nearest_rank(sorted(ns for block in cell.blocks for ns in block.canary_ns), 10))
+    return found[0] / found[1]
+
+
+def exit_code(changes: Sequence[Change]) -> int:
+    """Returns 1 if an output became wrong, else 3 for a regression, else 4 if something is unresolved or gone, else 0."""
+    found = {change.verdict for change in changes}
+    return MISMATCH if "mismatch" in found else REGRESSION if "slower" in found else UNRESOLVED if found & {"unresolved", "gone"} else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs ``bench_frameworks compare``."""
+    parser = argparse.ArgumentParser(
+        prog="bench_frameworks compare",
+        description="Says of every cell of an old results file what became of it in a new one. A cell is slower or faster if its 95 % interval"
+        " lies on one side of 1, same if it lies within 2 % of 1, else unresolved.",
+        epilog="exit codes: 0 nothing is slower, 1 an output became wrong, 2 bad input, or not comparable, 3 something is slower, 4 something is"
+        " unresolved or has no number any more, 5 unavailable",
+    )
+    parser.add_argument("old", type=Path, metavar="OLD", help="results file")
+    parser.add_argument("new", type=Path, metavar="NEW", help="results file")
+    parser.add_argument("--arms", metavar="A,B", help="arms to look at (default: all of OLD)")
+    parser.add_argument("--anchor", metavar="ARM", help="compare ratios to this arm, which did not change, in place of times")
+    parser.add_argument("--force", action="store_true", help="compare in spite of different machines, models or settings")
+    parser.add_argument("--format", choices=("table", "markdown", "csv", "json", "html"), default="table", help="default %(default)s")
+    options = parser.parse_args(arguments)
+    return run_command("bench_frameworks compare", lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    render_report = load_renderer().render_report
+    old, new = (read_results(path, blocks=True) for path in (options.old, options.new))
+    if options.arms is not None:
+        names = [name.strip() for name in options.arms.split(",")]
+        have = dict.fromkeys(record.framework for record in old.records)
+        if unknown := [name for name in names if name not in have]:
+            raise InputError.of("--arms", f"must name some of {', '.join(have)}", ", ".join(map(repr, unknown)))
+        kept = [record for record in old.records if record.framework in names]
+        old = Stored(old.path, kept, old.blocks, old.block_files)
+    if options.anchor is not None and options.anchor not in {record.framework for record in new.records}:
+        raise InputError.of("--anchor", f"must be an arm in {new.path}", repr(options.anchor))
+    changes = compare(old, new, anchor=options.anchor)
+    if not any(change.new for change in changes):
+        raise InputError.of(str(options.new), f"must have cells of {options.old}", "none" if changes else f"{options.old} has no numbers")
+    differing = incomparable(changes)
+    if differing and not options.force:
+        rule = f"must be comparable with {options.old}; they differ in"
+        raise InputError.of(str(options.new), rule, differing[0], hint="--force compares all the same")
+    render_report(comparison_report(changes, differing, anchor=options.anchor), options.format, sys.stdout)
+    return exit_code(changes)
+
+
+def incomparable(changes: Sequence[Change]) -> list[str]:
+    """Returns one sentence per field, with both values, in which records that should be comparable differ."""
+    found: dict[str, None] = {}
+    for change in changes:
+        if change.new is None or change.new.fingerprint == change.old.fingerprint:
+            continue
+        was, now = comparable_facts(change.old), comparable_facts(change.new)
+        for name in was:
+            if was[name] != now[name]:
+                of = f" of {change.old.model}" if name.endswith("sha256") else ""
+                found.setdefault(f"{name}{of}: {was[name]} and {now[name]}")
+    return list(found)

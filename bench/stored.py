@@ -1,0 +1,98 @@
+"""Results files that are read again: their records, and the raw block data beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bench.cells import Block
+from bench.records import CellRecord, read_records
+from bench.results import blocks_path
+from rml_exec.errors import InputError
+
+__all__ = ["CellBlocks", "Stored", "group_blocks", "read_results"]
+
+
+@dataclass(frozen=True, slots=True)
+class CellBlocks:
+    """The blocks of one cell in one run, and which of them were flagged as polluted."""
+
+    blocks: list[Block]
+    flags: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A results file.
+
+    Attributes:
+        path: where it is.
+        records: all of them, in their order.
+        blocks: by ``(run, cell)``; of a run that was killed there may be some without a record.
+        block_files: the files they are from.
+    """
+
+    path: Path
+    records: list[CellRecord]
+    blocks: dict[tuple[str, str], CellBlocks]
+    block_files: list[Path]
+
+    def of(self, record: CellRecord, framework: str | None = None) -> CellBlocks | None:
+        """Returns the blocks of a record, or those of another arm that was measured beside it; None if there are none."""
+        cell = record.cell if framework is None else replace(record, framework=framework).cell
+        return self.blocks.get((record.run or "", cell))
+
+
+def read_results(path: Path, *, blocks: bool) -> Stored:
+    """Returns what a results file holds.
+
+    Args:
+        path: the file.
+        blocks: whether the block data, which may be large, are read too.
+
+    Raises:
+        InputError: there is no such file, or it holds something else.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            records = read_records(file)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise InputError.of(str(path), "must be a file of records, as --results writes it", said) from error
+    named = [path.with_name(Path(record.blocks_file).name) for record in records if record.blocks_file]
+    found = [file for file in dict.fromkeys((blocks_path(path), *named)) if file.is_file()] if blocks else []
+    return Stored(path, records, group_blocks(line for file in found for line in _lines(file)), found)
+
+
+def group_blocks(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], CellBlocks]:
+    """Returns the block data of lines as :class:`bench.results.ResultsFile` takes them, by run and cell; a block that comes twice counts once."""
+    found: dict[tuple[str, str], dict[int, tuple[Block, bool]]] = {}
+    for line in lines:
+        found.setdefault((line["run"], line["cell"]), {})[line["round"]] = _block(line), line["flagged"]
+    return {
+        key: CellBlocks([block for block, _ in rounds.values()], [flag for _, flag in rounds.values()]) for key, rounds in found.items()
+    }
+
+
+_BLOCK_FIELDS = tuple(entry.name for entry in fields(Block))
+
+
+def _block(line: Mapping[str, Any]) -> Block:
+    before, after = line["canary_ns"]
+    return Block(**{name: line[name] for name in _BLOCK_FIELDS if name in line} | {"canary_ns": (before, after)})
+
+
+def _lines(path: Path) -> Iterable[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for number, text in enumerate(file, 1):
+            if not text.endswith("\n"):
+                return  # as a killed run leaves it
+            try:
+                line = json.loads(text)
+                _block(line), line["run"], line["cell"], line["flagged"]
+            except (ValueError, TypeError, KeyError):
+                raise InputError.of(f"{path}: line {number}", "must be the data of a block") from None
+            yield line

@@ -1,0 +1,116 @@
+"""What casts doubt on numbers, and what to do about it. Each rule looks at records only and says one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bench.fingerprint import comparable_facts
+from bench.records import CellRecord
+
+__all__ = ["warnings"]
+
+_MARGIN = 0.02
+"""Half the width of the range that counts as ``same``."""
+
+_FLAGGED = 0.1
+"""More than so many of all blocks polluted: the machine was busy."""
+
+
+def warnings(records: Sequence[CellRecord]) -> tuple[str, ...]:
+    """Returns one sentence per doubt, in the order of how much it matters."""
+    ok = [record for record in records if record.status == "ok"]
+    rules = (_unfair, _unchecked, _mixed, _noise_floor, _polluted, _load, _governor, _unresolved, _shared)
+    return tuple(sentence for rule in rules for sentence in rule(ok))
+
+
+def _names(records: Iterable[CellRecord]) -> str:
+    """Returns the cells by model, as many as one reads: ``torch_cnn (torch, jax; 2 threads)``."""
+    arms: dict[tuple[str, int], list[str]] = {}
+    for record in records:
+        arms.setdefault((record.model, record.threads), []).append(record.framework)
+    found = [
+        f"{model} ({', '.join(dict.fromkeys(of))}; {threads} thread{'s' if threads > 1 else ''})" for (model, threads), of in arms.items()
+    ]
+    return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+
+
+def _unfair(records: Sequence[CellRecord]) -> list[str]:
+    """An arm used more, or other, than it was granted: one sentence per arm and reason."""
+    found: dict[tuple[str, str], list[CellRecord]] = {}
+    for record in records:
+        if record.parity is False:
+            for reason in record.parity_reasons or ["no reason given"]:
+                found.setdefault((record.framework, reason), []).append(record)
+    advice = "its ratio does not compare like with like and is left out of the mean; set the arm up to keep to the threads and precision asked for"
+    return [f"unequal: {arm}: {reason}, in {_names(cells)}: {advice}" for (arm, reason), cells in found.items()]
+
+
+def _unchecked(records: Sequence[CellRecord]) -> list[str]:
+    found = [record for record in records if record.check is None and record.median_ms is not None]
+    return [f"not checked: the outputs of {_names(found)} were compared with nothing: export the model with its golden"] if found else []
+
+
+def _mixed(records: Sequence[CellRecord]) -> list[str]:
+    """Records of one table that come from different machines or settings."""
+    differing: dict[str, set[str]] = {}
+    for record in records:
+        for name, value in comparable_facts(record).items():
+            if name.startswith("environment."):
+                differing.setdefault(name.removeprefix("environment."), set()).add(str(value))
+    found = [f"{name} ({' and '.join(sorted(values))})" for name, values in differing.items() if len(values) > 1]
+    advice = "only ratios within a run compare; report them one by one"
+    return [f"several machines or systems: records differ in {', '.join(found)}: {advice}"] if found else []
+
+
+def _noise_floor(records: Sequence[CellRecord]) -> list[str]:
+    floors = [record.noise_floor for record in records if record.noise_floor is not None]
+    if not floors or max(floors) <= _MARGIN:
+        return []
+    return [
+        f"noisy: two runs of the same arm could only be told apart to ±{100 * max(floors):.1f} %, so smaller differences here mean nothing:"
+        " close what else runs, or raise --budget and --min-time"
+    ]
+
+
+def _polluted(records: Sequence[CellRecord]) -> list[str]:
+    flagged = sum(record.blocks_flagged or 0 for record in records)
+    blocks = sum(record.rounds or 0 for record in records if record.blocks_flagged is not None)
+    if not blocks or flagged <= _FLAGGED * blocks:
+        return []
+    return [
+        f"noisy: {flagged} of {blocks} blocks are flagged, because a fixed piece of work beside them took far longer than usual; they count in"
+        " the percentiles but not in ratios: close what else runs on the machine, or use other cores"
+    ]
+
+
+def _load(records: Sequence[CellRecord]) -> list[str]:
+    busiest = max(records, key=lambda record: record.environment.get("load_average_1min", 0.0), default=None)
+    if busiest is None:
+        return []
+    load, cores = busiest.environment.get("load_average_1min", 0.0), busiest.environment.get("cores", 1)
+    if load <= cores / 2:
+        return []
+    return [f"busy: the load of the machine was {load:g} on {cores} cores before the run began: wait until it is idle"]
+
+
+def _governor(records: Sequence[CellRecord]) -> list[str]:
+    found = sorted({str(governor) for record in records if (governor := record.environment.get("governor")) not in (None, "performance")})
+    if not found:
+        return []
+    return [
+        f"the CPU changes its frequency (governor {', '.join(found)}): cpupower frequency-set --governor performance gives steadier numbers"
+    ]
+
+
+def _unresolved(records: Sequence[CellRecord]) -> list[str]:
+    found = [record for record in records if record.verdict == "unresolved"]
+    if not found:
+        return []
+    return [f"unresolved: {_names(found)}: nothing can be said of who is faster; raise --budget or --min-time, or quieten the machine"]
+
+
+def _shared(records: Sequence[CellRecord]) -> list[str]:
+    """The supervisor had no core of its own."""
+    found = [record for record in records if set(record.settings.get("cores", ())) & set(record.settings.get("supervisor_cores", ()))]
+    threads = ", ".join(str(count) for count in sorted({record.threads for record in found}))
+    return [f"with --threads {threads} the measured cores were all there are: what else runs on the machine disturbs them"] if found else []
