@@ -10,7 +10,7 @@ from typing import Any
 from bench.cells import TWIN, Block, Cell
 from bench.parity import judge
 from bench.records import CellRecord
-from bench.statistics import CANARY_LIMIT, Interval, bootstrap_median, flag_blocks, noise_floor, round_ratios, verdict
+from bench.statistics import CANARY_LIMIT, Interval, bootstrap_median, flag_blocks, noise_floor, round_ratios, usual_canary, verdict
 from bench.stored import CellBlocks, Stored
 
 __all__ = ["flags_differ", "paired_ratios", "recompute", "recomputed"]
@@ -80,7 +80,7 @@ def flags_differ(records: Sequence[CellRecord], stored: Stored) -> list[str]:
     found = {key: cell for key, cell in stored.blocks.items() if records and key[0] == records[0].run}
     if not found or any(record.status != "ok" for record in records):
         return []
-    usual = median(_canaries(block for cell in found.values() for block in cell.blocks))
+    usual = usual_canary(_canaries(block for cell in found.values() for block in cell.blocks))
     limit = records[0].settings.get("canary_limit", CANARY_LIMIT)
     said = []
     for (_, name), cell in found.items():

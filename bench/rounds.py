@@ -9,13 +9,12 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from bench.canary import Canary
 from bench.cells import Block, Cell
 from bench.settings import Settings
-from bench.statistics import Interval
+from bench.statistics import Interval, usual_canary
 
 __all__ = ["Rounds", "turns"]
 
@@ -54,8 +53,8 @@ class Rounds:
 
     @property
     def usual_ns(self) -> float:
-        """Median of all canaries so far."""
-        return median(self._canaries) if self._canaries else 0.0
+        """What the canary usually takes, by all that there were so far."""
+        return usual_canary(self._canaries)
 
     def load(self, common: Mapping[str, Any]) -> None:
         """Starts the workers one after the other, so that none loads beside another, and sizes their blocks.

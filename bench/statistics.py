@@ -26,6 +26,7 @@ __all__ = [
     "noise_floor",
     "percentile",
     "round_ratios",
+    "usual_canary",
     "verdict",
 ]
 
@@ -36,7 +37,7 @@ MIN_ROUNDS = 6
 """With fewer the range of all ratios, the widest interval that resampling can give, holds the median in less than 95 % (1 - 2 / 2**n)."""
 
 CANARY_LIMIT = 1.5
-"""A block is flagged if the canary before or after it took more than so many times its median."""
+"""A block is flagged if the canary before or after it took more than so many times what is usual."""
 
 _CONFIDENCE = 0.95
 _RESAMPLES = 10_000
@@ -84,12 +85,21 @@ def round_ratios(
     return [mine / theirs for mine, bad, theirs, reference_bad in pairs if not bad and not reference_bad]
 
 
+def usual_canary(canaries_ns: Sequence[int]) -> float:
+    """Returns the time that the canary usually takes in a run: the upper quartile; 0 without any.
+
+    While less than a quarter of a run is disturbed, that is what it takes when nothing disturbs it. On a machine that is always busy it is
+    what it takes there, so that only what is worse is left out; by the median every second round would be, and nothing decided.
+    """
+    return nearest_rank(sorted(canaries_ns), 75) if canaries_ns else 0.0
+
+
 def flag_blocks(canaries: Sequence[tuple[int, int]], usual: float, limit: float = CANARY_LIMIT) -> list[bool]:
     """Returns which blocks are polluted.
 
     Args:
         canaries: per block the time of the canary before and after it.
-        usual: median of all canaries of the run.
+        usual: what :func:`usual_canary` says of all canaries of the run.
         limit: a canary that took more than ``limit * usual`` says that something else had the core.
     """
     return [max(pair) > limit * usual for pair in canaries]

@@ -46,7 +46,7 @@ class Recipe:
         """Returns the array, C-contiguous and read-only; made twice at worst when two threads ask at once, which is harmless."""
         found = _entries.get(self.identity)
         if found is None:
-            found = np.ascontiguousarray(self._make()).view(_Derived)
+            found = np.asarray(self._make(), order="C").view(_Derived)  # not ascontiguousarray: that has no 0-d arrays
             found.identity, found.roots = self.identity, self.roots
             found.flags.writeable = False
             _entries[self.identity] = found

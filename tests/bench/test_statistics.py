@@ -20,6 +20,7 @@ from bench.statistics import (
     noise_floor,
     percentile,
     round_ratios,
+    usual_canary,
     verdict,
 )  # fmt: skip
 from tests.bench.conftest import DATA
@@ -50,6 +51,12 @@ def test_ratios_are_those_within_rounds():
 
 def test_a_round_with_a_flagged_block_on_either_side_is_left_out():
     assert round_ratios([2, 4, 6], [1, 1, 1], [True, False, False], [False, False, True]) == [4.0]
+
+
+def test_the_usual_canary_is_unmoved_while_less_than_a_quarter_is_late():
+    assert usual_canary([100] * 75 + [400] * 25) == 100
+    assert usual_canary([100] * 50 + [400] * 50) == 400
+    assert usual_canary([]) == 0
 
 
 def test_a_block_is_flagged_by_the_canary_on_either_side():

@@ -95,6 +95,47 @@ for _ in range(100):
     assert np.array_equal(_run(executor, 0), want)
 """
 
+# What a server does that loads its model before it forks: several workers at once, each with threads of its own, one that is replaced, and
+# the parent goes on, in the middle of a run of another thread whenever it forks.
+_PRELOADED = """
+import os, sys, threading
+import numpy as np
+from rml_exec import Executor, load_graph
+from tests.runtime.test_at_home_in_python import _run
+
+executor = Executor.create(load_graph(sys.argv[1]), threads=2)
+want = [_run(executor, seed) for seed in range(4)]
+stopped, good = threading.Event(), [True]
+
+def serve(seed, runs):
+    while runs and not stopped.is_set():
+        good[0] &= np.array_equal(_run(executor, seed), want[seed])
+        runs -= 1
+
+def worker():
+    child = os.fork()
+    if child:
+        return child
+    callers = [threading.Thread(target=serve, args=(seed, 20)) for seed in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    os._exit(0 if good[0] else 1)
+
+parent = threading.Thread(target=serve, args=(0, -1))
+parent.start()
+workers = [worker() for _ in range(4)]
+for served in range(12):
+    assert os.waitstatus_to_exitcode(os.waitpid(workers.pop(0), 0)[1]) == 0
+    workers.append(worker())
+for child in workers:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stopped.set()
+parent.join()
+assert good[0]
+"""
+
 
 def _script(text, tmp_path, *arguments):
     path = tmp_path / "script.py"
@@ -110,6 +151,10 @@ def test_it_crosses_process_pools(model, tmp_path, method):
 
 def test_a_forked_child_uses_its_parents_executor_with_threads(model, tmp_path):
     _script(_FORKS, tmp_path, model)
+
+
+def test_workers_forked_from_a_server_that_has_loaded_and_runs(model, tmp_path):
+    _script(_PRELOADED, tmp_path, model)
 
 
 def test_it_runs_in_a_thread_pool(model):

@@ -34,7 +34,7 @@ def _heads(b, x, w):
         b.add("transpose", [b.add("reshape", [_linear(b, x, w, 96, 96)], shape=(b.type(x).shape[0], 50, 4, 24))], perm=(0, 2, 1, 3))
         for _ in range(3)
     )
-    return b.add("attention", [q, k, v, None], scale=0.2, mask="none", fully_masked="nan")
+    return b.add("attention", [q, k, v, None], scale=0.2, mask="none", fully_masked="nan", kv_groups=1, softcap=None)
 
 
 def _linear(b, x, w, i, o):
@@ -50,7 +50,9 @@ def _bottleneck(b, x, w):
 def _recurrent(op, gates):
     def build(b, x, w):
         weights = [w(gates * 33, 20), w(gates * 33, 33), w(gates * 33), *((w(gates * 33),) if op == "gru" else (None,)), None]
-        y = b.add(op, [b.add("transpose", [x], perm=(1, 0, 2)), *weights], direction="forward")[0]
+        y = b.add(
+            op, [b.add("transpose", [x], perm=(1, 0, 2)), *weights], direction="forward", **({"reset": "after"} if op == "gru" else {})
+        )[0]
         return b.add("transpose", [y], perm=(1, 0, 2))
 
     return build
