@@ -7,6 +7,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import NormalDist, median
 
 import pytest
@@ -23,7 +24,6 @@ from bench.statistics import (
     usual_canary,
     verdict,
 )  # fmt: skip
-from tests.bench.conftest import DATA
 
 
 def test_the_lower_quartile_of_its_calls_stands_for_a_block():
@@ -143,7 +143,7 @@ def test_a_percentile_of_very_many_values_is_exact_enough():
     assert found.high - found.low == pytest.approx(2 * 1.96 * math.sqrt(1e6 * 0.99 * 0.01), rel=0.02)
 
 
-RECORDED = json.loads((DATA / "noisy_rounds.json").read_text())
+RECORDED = json.loads((Path(__file__).parent / "noisy_rounds.json").read_text())
 """Rounds recorded on two cores that ten other processes used as well, ten calls of 2 ms a block.
 
 A round is [value of the reference's block, of the arm's (ns), whether the canary flagged either]. ``equal`` is 20 pairs of processes with the same
