@@ -58,7 +58,8 @@ static void share_lines(const rml_args *args, const int64_t *dims, int64_t rank,
 void RML_KERNEL(integers)(const rml_args *args) {
 #define FUNCTION(name, type) line_##name,
 #define BYTES(name, type) sizeof(type),
-  static void (*const functions[])(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t) = {line_U8, RML_INTEGERS(FUNCTION)};
+  static void (*const functions[])(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t) = {
+      line_U8, RML_INTEGERS(FUNCTION)};
   static const int64_t sizes[] = {1, RML_INTEGERS(BYTES)};
   const int64_t *p = args->p, item = sizes[p[0]], result = p[1] >= EQ ? 1 : item, rank = p[2];
   const int64_t *dims = p + 3, *a_strides = dims + rank, *b_strides = a_strides + rank;
@@ -142,7 +143,8 @@ void RML_KERNEL(reduce_integers)(const rml_args *args) {
   rml_share(p[0] * pieces, args->thread, args->threads, &begin, &end);
   for (int64_t piece = begin; piece < end; piece++) {
     int64_t o = piece / pieces, column = piece % pieces * COLUMNS, columns = inner - column < COLUMNS ? inner - column : COLUMNS;
-    functions[p[4]]((char *)args->ptr[0] + (o * inner + column) * item, (const char *)args->ptr[1] + (o * n * inner + column) * item, n, inner,
-                    columns, p[3]);
+    char *y = (char *)args->ptr[0] + (o * inner + column) * item;
+    const char *x = (const char *)args->ptr[1] + (o * n * inner + column) * item;
+    functions[p[4]](y, x, n, inner, columns, p[3]);
   }
 }

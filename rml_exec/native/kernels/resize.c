@@ -10,8 +10,8 @@ enum { MIXED_VECTORS = 4 };
 #define EACH_MIXED_VECTOR UNROLL(4) for (int j = 0; j < vectors; j++)
 
 // `vectors` vectors of `lanes` lanes each of the sum of weights[t * apart] * x[elements[t * apart] * step ...].
-INL void mix(float *y, const float *x, int64_t step, const int32_t *elements, const float *weights, int64_t apart, int64_t taps, int vectors,
-             int lanes) {
+INL void mix(float *y, const float *x, int64_t step, const int32_t *elements, const float *weights, int64_t apart, int64_t taps,
+             int vectors, int lanes) {
   vf sum[MIXED_VECTORS];
   EACH_MIXED_VECTOR sum[j] = vf1(0);
   for (int64_t t = 0; t < taps; t++) {

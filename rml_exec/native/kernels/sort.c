@@ -1,5 +1,5 @@
-// The k first elements in order along the middle axis of [outer, n, inner], and where each came from: all of them is sort, fewer topk. Equal
-// elements keep their order, NaN is above every number. Each thread sorts whole lines in its workspace, as keys (sorting.h).
+// The k first elements in order along the middle axis of [outer, n, inner], and where each came from: all of them is sort, fewer topk.
+// Equal elements keep their order, NaN is above every number. Each thread sorts whole lines in its workspace, as keys (sorting.h).
 #include "isa.h"
 #include "sorting.h"
 #include "types.h"
@@ -54,7 +54,8 @@ static int64_t select_few(entry *a, int64_t n, int64_t k) {
 void RML_KERNEL(sort)(const rml_args *args) {
 #define KEYS(name, type) keys_##name,
 #define BYTES(name, type) sizeof(type),
-  static void (*const keys[])(entry *, const void *, int64_t, int64_t, uint64_t) = {keys_U8, RML_INTEGERS(KEYS) keys_F32, keys_F64, keys_F16};
+  static void (*const keys[])(entry *, const void *, int64_t, int64_t, uint64_t) = {
+      keys_U8, RML_INTEGERS(KEYS) keys_F32, keys_F64, keys_F16};
   static const int64_t sizes[] = {RML_TYPES(BYTES) 2};
   const int64_t *p = args->p, n = p[1], inner = p[2], k = p[3], type = p[4], item = sizes[type];
   int64_t workers = args->threads < p[7] ? args->threads : p[7], begin, end;
