@@ -82,7 +82,8 @@ class _Rml:
 
     def levels(self, threads: int) -> dict[str, float]:
         """Returns the peak and the bandwidths of reading, by level of the memory."""
-        found = {level: self._limits.bandwidth(nbytes, threads) for level, nbytes in LEVELS.items()}
+        own = {"L1": threads, "L2": threads}  # caches that every core has for itself
+        found = {level: self._limits.bandwidth(nbytes * own.get(level, 1), threads) for level, nbytes in LEVELS.items()}
         return {"peak": self._limits.peak(threads), **found}
 
     def _prepared(self, case: Case, threads: int) -> tuple[Callable[[], object], str, Work]:

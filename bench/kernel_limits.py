@@ -20,6 +20,8 @@ _BANDWIDTH_SECONDS = 4e-3
 _SMALL, _REPEATS = 128 << 10, 64
 """Small working sets are read many times within one call, or the call would be measured."""
 _SAMPLE_NS = 50_000
+_LINE = 16
+"""Floats of a cache line: stores that cross lines take twice as long."""
 _APART = 528
 """Floats between source and target of a copy: at a distance of whole pages a core mistakes what it loads for what it has just stored."""
 
@@ -53,8 +55,10 @@ class Limits:
             threads: how many threads share it.
             copy: one half is copied to the other instead, and both count.
         """
+        if threads > 1 and nbytes // threads <= LEVELS["L2"]:  # in caches of their own; together they would measure the barrier
+            return threads * self.bandwidth(nbytes // threads, 1, copy=copy)
         count = max(min(nbytes, LEVELS["DRAM"]) // 4, 64 * threads)
-        share = count // ((2 if copy else 1) * threads)
+        share = count // ((2 if copy else 1) * threads) // _LINE * _LINE
         repeats = _REPEATS if 4 * count <= _SMALL else 1
         program = self._program(share, threads, copy, repeats)
         source, target = self._floats[: threads * share], self._floats[threads * share + _APART :][: threads * share]

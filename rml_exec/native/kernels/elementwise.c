@@ -51,14 +51,16 @@ typedef uint32_t vu __attribute__((vector_size(W * 4)));
 #define EACH(statement) \
   REGISTER(0, statement) REGISTER(1, statement) REGISTER(2, statement) REGISTER(3, statement) \
   REGISTER(4, statement) REGISTER(5, statement) REGISTER(6, statement) REGISTER(7, statement)
-// The same as a loop, for long expressions: an eighth of the code, and all registers are free for the expression.
+// The same as a loop over groups of 4, for long expressions: half the code; a group hides the latency of its chains and loads the constants
+// once, where one vector at a time costs 1.1 to 1.4 times as much.
 #define EACH_IN_TURN(statement) \
   vf v[VECTORS] = {ACCUMULATOR}; \
-  UNROLL(1) for (int k = 0; k < VECTORS; k++) { \
-    vf t = v[k]; \
-    statement; \
-    v[k] = t; \
-  } \
+  UNROLL(1) for (int group = 0; group < VECTORS; group += 4) \
+    UNROLL(4) for (int k = group; k < group + 4; k++) { \
+      vf t = v[k]; \
+      statement; \
+      v[k] = t; \
+    } \
   t0 = v[0], t1 = v[1], t2 = v[2], t3 = v[3], t4 = v[4], t5 = v[5], t6 = v[6], t7 = v[7];
 
 INL vi saturate(vf x) {   // toward zero; NaN becomes 0, out of range the nearest limit
