@@ -15,22 +15,21 @@ from bench.cells import TWIN
 from bench.commands import find_command
 from bench.cores import place
 from bench.exporting import ExportFailure, export_missing
+from bench.exports import write_exports
 from bench.fingerprint import fingerprint
 from bench.machine import describe_machine
 from bench.options import Group, build_groups, chosen_models, parse_options
 from bench.progress import Progress
 from bench.records import CellRecord
+from bench.report import load_renderer
 from bench.results import ResultsFile
+from bench.stored import group_blocks, stored_lines
 from bench.supervisor import Measured, base_record, run_cells
 from exporters.models.zoo import ZooModel, all_models
 from rml_exec.command import UNAVAILABLE, run_command
 from rml_exec.errors import InputError, RmlError
 
 __all__ = ["main"]
-
-
-class _MissingLibraryError(RmlError):
-    exit_code = UNAVAILABLE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,20 +51,19 @@ def _run(options: argparse.Namespace) -> int:
     groups = build_groups(models, options)  # whatever can be known to be wrong is said before anything runs
     if options.export_only:
         return _export_only(models, options)
-    try:
-        from reports.render import render
-    except ImportError as error:
-        raise _MissingLibraryError(f"the table needs pandas and rich ({error}); pip install rml-exec[bench]") from error
+    render = load_renderer().render
     records: list[CellRecord] = []
+    blocks: list[Mapping[str, Any]] = []
     stopped: RmlError | KeyboardInterrupt | None = None
     with _results(options.results) as results, Progress(sys.stderr) as progress:
         _say_where_the_supervisor_runs(groups)
         try:
-            _Run(groups, options, results, describe_machine(), progress, records).measure()
+            _Run(groups, options, results, describe_machine(), progress, records, blocks).measure()
         except (RmlError, KeyboardInterrupt) as error:
             stopped = error  # what has been measured so far is not thrown away
     if records or stopped is None:
-        render(records, options.format, sys.stdout)
+        render(records, options.format, sys.stdout, details=options.details)
+        write_exports(options.export, records, group_blocks(blocks))
     if stopped is not None:
         raise stopped
     return 1 if any(record.status == "mismatch" for record in records) else 0
@@ -103,7 +101,7 @@ def _say_where_the_supervisor_runs(groups: Sequence[Group]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Everything that is measured in one run of the command; ``records`` fills while it runs."""
+    """Everything that is measured in one run of the command; ``records``, and ``blocks`` if they are to be exported, fill while it runs."""
 
     groups: Sequence[Group]
     options: argparse.Namespace
@@ -111,6 +109,7 @@ class _Run:
     environment: Mapping[str, Any]
     progress: Progress
     records: list[CellRecord]
+    blocks: list[Mapping[str, Any]]
 
     def measure(self) -> None:
         """Measures one group after the other; the records of cells that a resumed run has already come from the file."""
@@ -118,6 +117,8 @@ class _Run:
         needed = {group.model.name: group.model for group in self.groups}
         failures = export_missing(list(needed.values()), options.graphs, timeout_s=options.timeout, progress=self.progress.task)
         old = self._old()
+        if old and options.export:
+            self.blocks.extend(stored_lines(options.results))
         for number, group in enumerate(self.groups, 1):
             base = self._base(group)
             done = {arm: old[key] for arm in group.arms if (key := _key(replace(base, framework=arm))) in old}
@@ -131,6 +132,8 @@ class _Run:
             new = {record.framework: record for record in measured.records if record.framework in left}
             self.records.extend((done | new)[arm] for arm in group.arms)
             self._append(new.values(), measured.blocks)
+            if options.export:
+                self.blocks.extend(measured.blocks)
 
     def _old(self) -> dict[tuple[Any, ...], CellRecord]:
         if self.results is None or not self.options.resume:

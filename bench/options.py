@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.adapters.base import ARMS, find_arm, interpreter_of
 from bench.cells import TWIN
 from bench.commands import COMMANDS
+from bench.exports import EXPORTS
 from bench.records import REFERENCE, SCENARIOS, SETUPS
 from bench.settings import ORDERS, PRESETS, Settings, duration, min_time, precision
 from exporters.models.zoo import ZooModel, get_model
@@ -20,7 +21,7 @@ from rml_exec.runtime.threads import available_cpus
 
 __all__ = ["FORMATS", "Group", "build_groups", "chosen_models", "parse_options"]
 
-FORMATS = ("table", "markdown", "csv", "json")
+FORMATS = ("table", "markdown", "csv", "json", "html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,11 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--results", type=Path, metavar="FILE", help="append one JSON line per cell, and raw blocks to FILE.blocks.jsonl")
     where.add_argument("--resume", action="store_true", help="leave out the cells that --results has already, of this machine and versions")
     where.add_argument("--format", choices=FORMATS, default="table", help="how to print the results (default %(default)s)")
+    where.add_argument("--details", action="store_true", help="percentiles, whole cost, memory, break-even calls, options of arms, records")
+    where.add_argument(
+        "--export", nargs=2, action="append", default=[], metavar=("TOOL", "OUT"),
+        help=f"also write a file that a public tool reads: {', '.join(EXPORTS)}; may be given several times",
+    )  # fmt: skip
     where.add_argument("--export-only", action="store_true", help="export what is missing, measure nothing")
     where.add_argument("--list", action="store_true", help="show the models and stop")
     return parser
@@ -174,6 +180,8 @@ def build_groups(models: Sequence[ZooModel], options: argparse.Namespace) -> lis
         raise InputError.of("--reference", f"must be one of the arms that run, {', '.join(names)}", repr(reference))
     if options.callers < 1:
         raise InputError.of("--callers", "must be at least 1", options.callers)
+    if unknown := [tool for tool, _ in options.export if tool not in EXPORTS]:
+        raise InputError.of("--export", f"must name one of {', '.join(EXPORTS)}", repr(unknown[0]))
     if options.resume and options.results is None:
         raise InputError.of("--resume", "needs the results file of the run to go on with", hint="--results FILE")
     if options.aa and reference in names:

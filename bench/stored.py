@@ -13,7 +13,7 @@ from bench.records import CellRecord, read_records
 from bench.results import blocks_path
 from rml_exec.errors import InputError
 
-__all__ = ["CellBlocks", "Stored", "group_blocks", "read_results"]
+__all__ = ["CellBlocks", "Stored", "group_blocks", "read_results", "stored_lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ def read_results(path: Path, *, blocks: bool) -> Stored:
     named = [path.with_name(Path(record.blocks_file).name) for record in records if record.blocks_file]
     found = [file for file in dict.fromkeys((blocks_path(path), *named)) if file.is_file()] if blocks else []
     return Stored(path, records, group_blocks(line for file in found for line in _lines(file)), found)
+
+
+def stored_lines(path: Path) -> Iterable[dict[str, Any]]:
+    """Yields the lines of block data beside a results file that is being written."""
+    return _lines(blocks_path(path))
 
 
 def group_blocks(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], CellBlocks]:

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=LOW..HIGH[@AXES]", help=dim)
     parser.add_argument("--seed", type=int, default=0, help="seed of drawn golden inputs (default %(default)s)")
     zoo = parser.add_argument_group("the zoo")
-    zoo.add_argument("--models", help="comma-separated names (default: all)")
+    zoo.add_argument("--models", help="comma-separated names, or all")
     zoo.add_argument("--size", choices=SIZES, default="full", help="tiny: the small twins that the tests use")
     zoo.add_argument("--batch", type=int, default=1, metavar="N", help="rows of the inputs (default %(default)s)")
     zoo.add_argument("--force", action="store_true", help="export again what is exported already")
@@ -70,7 +70,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code; the worst one if several models fail, for the others are exported all the same."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if not (options.list or options.to_onnx or options.models or options.framework or options.entry or options.saved_model or options.model):
+        parser.error("says nothing to export: --models NAMES or all, --from with a model of your own, --to-onnx or --list")
     return run_command("exporters", lambda: _run(options))
 
 
@@ -88,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.framework or options.entry or options.saved_model or options.model:
             _check_own(options)
             return _reported(options.name or Path(options.out).name, lambda: _export_own(options, export_options))
-        names = list(all_models()) if options.models is None else [name.strip() for name in options.models.split(",")]
+        names = list(all_models()) if options.models == "all" else [name.strip() for name in options.models.split(",")]
         models = [get_model(name, size=options.size, batch=options.batch) for name in names]
     except RmlError as error:
         print(error, file=sys.stderr)

@@ -16,7 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from exporters.errors import ExportError, describe
-from exporters.golden_sets import GoldenSet, Intermediates, Tolerances, derive_tolerances, first_difference, remarks_on
+from exporters.golden_sets import (
+    GoldenSet,
+    Intermediates,
+    Tolerances,
+    derive_tolerances,
+    first_difference,
+    from_floats,
+    remarks_on,
+    undecided_elements,
+)
 from exporters.progress import report
 from rml_exec.errors import GraphFormatError, RmlError
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
@@ -156,12 +165,13 @@ def write_export(
         _give_memory_back()
         report("comparing with float64")
         written = load_graph(prefix)
-        tolerances = [_check(_bound(written, golden.inputs), golden, intermediates) for golden in sets]
+        tolerances, masks = zip(*(_check(_bound(written, golden.inputs), golden, intermediates) for golden in sets), strict=True)
         produced = {"framework": framework, "framework_version": framework_version, "threads": str(threads), **graph_hashes(paths[0])}
-        remarks = remarks_on(written, sets)
+        remarks = [[*_undecided(mask), *others] for mask, others in zip(masks, remarks_on(written, sets), strict=True)]
         for number, (golden, figures) in reversed(list(enumerate(zip(sets, tolerances, strict=True)))):
             path = paths[2] if number == 0 else prefix.with_name(f"{prefix.name}.golden.{number}.safetensors")
-            write_golden(path, Golden(golden.inputs, golden.outputs, _metadata(produced, golden, figures, remarks[number])))
+            metadata = _metadata(produced, golden, figures, remarks[number])
+            write_golden(path, Golden(golden.inputs, golden.outputs, metadata, masks[number]))
     except (OSError, GraphFormatError) as error:
         _remove(prefix)
         raise ExportError.of(f"export to '{prefix}'", "its directory must be writable and have room", str(error).rstrip(".")) from error
@@ -202,6 +212,10 @@ def _metadata(produced: Mapping[str, str], golden: GoldenSet, figures: Mapping[s
     return metadata
 
 
+def _undecided(masks: Mapping[str, np.ndarray]) -> list[str]:
+    return [f"rounding decides {np.count_nonzero(mask)} of {mask.size} elements of output '{name}'" for name, mask in masks.items()]
+
+
 def _bound(graph: Graph, inputs: Mapping[str, np.ndarray]) -> Graph:
     """Returns the static graph for inputs of these shapes, checked."""
     if not graph.dims:
@@ -212,8 +226,14 @@ def _bound(graph: Graph, inputs: Mapping[str, np.ndarray]) -> Graph:
     return bound
 
 
-def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None) -> dict[str, Tolerances]:
-    """Returns the tolerances of every output; raises ExportError where the graph and the framework disagree, or their output names do."""
+def _check(
+    graph: Graph, golden: GoldenSet, intermediates: Intermediates | None
+) -> tuple[dict[str, Tolerances], dict[str, np.ndarray]]:
+    """Returns the tolerances of every output, and of those that have any which elements rounding decides.
+
+    Raises:
+        ExportError: the graph and the framework disagree, or their output names do.
+    """
     names = [output.name for output in graph.outputs]
     outputs = golden.outputs
     if sorted(names) != sorted(outputs):
@@ -225,7 +245,9 @@ def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None)
         if recorded != given:
             raise ExportError.of(f"output '{output.name}'", "the graph must have the framework's dtype", f"{recorded} for {given}")
     try:
-        return {name: derive_tolerances(name, outputs[name], reference[name]) for name in names}
+        undecided = _undecided_outputs(graph, golden, reference)
+        decided = {name: np.where(undecided[name], outputs[name], reference[name]) if name in undecided else reference[name] for name in names}
+        return {name: derive_tolerances(name, outputs[name], decided[name]) for name in names}, undecided
     except ExportError as error:
         if intermediates is None:
             raise
@@ -235,6 +257,21 @@ def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None)
         except Exception as failure:  # whatever a framework raises when it runs a model in pieces
             found = f"The first node that differs could not be found: {describe(failure)}."
         raise ExportError(f"{error} {found}") from error
+
+
+def _undecided_outputs(graph: Graph, golden: GoldenSet, wide: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns which elements of integer and bool outputs rounding decides, of the outputs that have such elements."""
+    types, rounded = graph.types(), from_floats(graph)
+    names = [
+        output.name
+        for output in graph.outputs
+        if output.value in rounded and not types[output.value].dtype.is_float and wide[output.name].shape == golden.outputs[output.name].shape
+    ]
+    if not names:
+        return {}
+    narrow = run_reference(graph, golden.inputs, precision="f32")
+    masks = {name: undecided_elements(name, golden.outputs[name], narrow[name], wide[name]) for name in names}
+    return {name: mask for name, mask in masks.items() if mask.any()}
 
 
 def _remove(prefix: Path) -> None:

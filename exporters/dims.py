@@ -8,9 +8,11 @@ varies is reported with its place. So lowerings see plain integers, and an expre
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -32,16 +34,30 @@ class Dim:
     """A dim that stays symbolic.
 
     Attributes:
-        name: an identifier.
+        name: an identifier other than ``min`` and ``max``.
         low: smallest size, at least 1.
         high: largest size, None if any.
         axes: the axes that have this size: (input, axis) pairs, or one axis number that holds for every input.
+
+    Raises:
+        ExportError: another name, or an empty range.
     """
 
     name: str
     low: int = 1
     high: int | None = None
     axes: int | tuple[tuple[str, int], ...] = 0
+
+    def __post_init__(self) -> None:
+        if not _is_name(self.name):
+            raise ExportError.of("dim", "the name must be an identifier, and not min or max", repr(self.name))
+        if self.low < 1 or (self.high is not None and self.high < self.low):
+            high = "any" if self.high is None else self.high
+            raise ExportError.of(f"dim '{self.name}'", "the range must not be empty and begin at 1 or above", f"{self.low}..{high}")
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not iskeyword(text) and text not in ("min", "max")
 
 
 def parse_dim(text: str) -> Dim:
@@ -59,13 +75,13 @@ def parse_dim(text: str) -> Dim:
         pairs = re.findall(r"([^,]+)\.(\d+)(?:,|$)", match[4])
         named = tuple((name, int(axis)) for name, axis in pairs)
         axes = int(match[4]) if match[4].isdecimal() else named if len(named) == match[4].count(",") + 1 else None
-    if not match or axes is None or not match[1].isidentifier() or match[1] in ("min", "max"):
+    if not match or axes is None or not _is_name(match[1]):
         rule = "must be NAME=LOW..HIGH, with @AXIS or @INPUT.AXIS,... behind it where it is not the first axis"
         raise ExportError.of("--dim", rule, repr(text), hint="batch=1..64, tokens=2..@1 or tokens=2..128@ids.1,mask.1")
-    low, high = int(match[2]), int(match[3]) if match[3] else None
-    if low < 1 or (high is not None and high < low):
-        raise ExportError.of("--dim", "the range must not be empty and begin at 1 or above", repr(text))
-    return Dim(match[1], low, high, axes)
+    try:
+        return Dim(match[1], int(match[2]), int(match[3]) if match[3] else None, axes)
+    except ExportError as error:
+        raise ExportError(f"--dim: {error}") from None
 
 
 def axes_of(dim: Dim, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -166,7 +182,7 @@ def generalise(graphs: Sequence[tuple[Binding, Graph]], dims: Sequence[Dim], hin
     Raises:
         ExportError: graphs that differ in more than integers, or in an integer that no simple expression gives.
     """
-    fit = _Fit([binding for binding, _ in graphs], [dim.name for dim in dims], candidates)
+    fit = _Fit([binding for binding, _ in graphs], dims, candidates)
     try:
         template = fit.merge([graph for _, graph in graphs], "the graph")
     except _VariesError as error:
@@ -188,6 +204,13 @@ def generalise(graphs: Sequence[tuple[Binding, Graph]], dims: Sequence[Dim], hin
     return graph
 
 
+_MAX_MULTIPLE, _MAX_DIVISOR = 4, 64
+"""Of the quotients that are looked for."""
+
+_TRIED_SIZES = 1024
+"""At how many sizes above a dim's smallest two quotients must be the same to count as one."""
+
+
 class _VariesError(Exception):
     """Says what varies."""
 
@@ -195,19 +218,23 @@ class _VariesError(Exception):
 class _Fit:
     """Finds expressions: for a value at each binding, the text that gives them all."""
 
-    def __init__(self, bindings: Sequence[Binding], names: Sequence[str], candidates: Sequence[str]) -> None:
-        self._bindings = bindings
+    def __init__(self, bindings: Sequence[Binding], dims: Sequence[Dim], candidates: Sequence[str]) -> None:
+        self._bindings, self._dims = bindings, dims
+        names = [dim.name for dim in dims]
         texts = [*names, *(f"{a} * {b}" for a, b in itertools.combinations_with_replacement(names, 2))]
         simple = {text: parse_expr(text) for text in texts}
-        given = {text: parse_expr(text) for text in candidates}
-        pairs = [f"({a}) * ({b})" for a, b in itertools.combinations_with_replacement(given, 2)]
-        products = {text: parse_expr(text) for text in pairs if len(text) <= MAX_LENGTH}
         self._bases: dict[tuple[int, ...], str] = {}  # of equal ones the simplest
-        for text, expression in {**simple, **given, **products}.items():
-            self._bases.setdefault(self._values(expression), text)
+        self._add_bases(self._bases, [*simple, *candidates, *_products(itertools.combinations_with_replacement(candidates, 2))])
+        halves = [f"{top} // 2" for name in names for top in (name, f"({name} + 1)", f"({name} - 1)")]  # strides of 2, any parity
+        self._quotients: dict[tuple[int, ...], str] = {}
+        self._add_bases(self._quotients, [*halves, *_products(itertools.combinations_with_replacement([*names, *halves], 2))])
         self._terms = [np.array(self._values(simple[text])) for text in texts]
         self._term_texts = texts
         self._found: dict[tuple[int, ...], Expr] = {}
+
+    def _add_bases(self, bases: dict[tuple[int, ...], str], texts: Iterable[str]) -> None:
+        for text in texts:
+            bases.setdefault(self._values(parse_expr(text)), text)
 
     def _values(self, expression: Expr) -> tuple[int, ...]:
         return tuple(expression.evaluate(binding) for binding in self._bindings)
@@ -245,18 +272,18 @@ class _Fit:
 
     def _expression(self, values: tuple[int, ...], where: str) -> Expr:
         if values not in self._found:
-            text = self._scaled(values) or self._sum(values)
+            text = self._scaled(values, self._bases) or self._sum(values) or self._scaled(values, self._quotients) or self._quotient(values)
             if text is None:
                 sizes = "; ".join(", ".join(f"{name}={size}" for name, size in binding.items()) for binding in self._bindings)
                 raise _VariesError(f"{where}: {', '.join(map(str, values))} at {sizes}, which is no simple expression")
             self._found[values] = parse_expr(text)
         return self._found[values]
 
-    def _scaled(self, values: tuple[int, ...]) -> str | None:
+    def _scaled(self, values: tuple[int, ...], bases: Mapping[tuple[int, ...], str]) -> str | None:
         """Returns ``factor * base + offset``."""
-        if values in self._bases:
-            return self._bases[values]
-        for base, text in self._bases.items():
+        if values in bases:
+            return bases[values]
+        for base, text in bases.items():
             pair = next((pair for pair in itertools.combinations(range(len(base)), 2) if base[pair[0]] != base[pair[1]]), None)
             if pair is None:
                 continue
@@ -264,6 +291,31 @@ class _Fit:
             offset = values[pair[0]] - factor * base[pair[0]]
             if not rest and all(factor * b + offset == value for b, value in zip(base, values, strict=True)):
                 return _term(factor, text) + (f" + {offset}" if offset > 0 else f" - {-offset}" if offset else "")
+        return None
+
+    def _quotient(self, values: tuple[int, ...]) -> str | None:
+        """Returns ``factor * ((multiple * dim + shift) // divisor) + offset``, if what fits is the same at all sizes of the dim.
+
+        Of several shifts those of a quotient rounded down or up go first. What is found is a base, times a dim too, for the values to come.
+        """
+        factor = math.gcd(*(value - values[0] for value in values))
+        offset = values[0] % factor if factor else 0
+        for dim, multiple in itertools.product(self._dims, range(1, _MAX_MULTIPLE + 1) if factor else ()):
+            sizes = [multiple * binding[dim.name] for binding in self._bindings]
+            fitting = []
+            for divisor in range(2, _MAX_DIVISOR + 1):
+                edges = [divisor * ((value - offset) // factor) - size for value, size in zip(values, sizes, strict=True)]
+                shifts = range(max(edges), min(edges) + divisor)
+                fitting += [(shift, divisor) for shift in shifts]
+            plain = [(shift, divisor) for shift, divisor in fitting if shift % divisor in (0, divisor - 1)] or fitting
+            high = dim.low + _TRIED_SIZES if dim.high is None else min(dim.high, dim.low + _TRIED_SIZES)
+            tried = multiple * np.arange(dim.low, high + 1)
+            if plain and all(np.array_equal((tried + s) // d, (tried + plain[0][0]) // plain[0][1]) for s, d in plain[1:]):
+                shift, divisor = plain[0]
+                top = _term(multiple, dim.name) + (f" + {shift}" if shift > 0 else f" - {-shift}" if shift else "")
+                text = f"({top}) // {divisor}"
+                self._add_bases(self._quotients, [text, *_products((text, other) for other in (*(dim.name for dim in self._dims), text))])
+                return self._scaled(values, self._quotients)
         return None
 
     def _sum(self, values: tuple[int, ...]) -> str | None:
@@ -284,6 +336,10 @@ def _same(a: Constant, b: Constant) -> bool:
     return a.data.__array_interface__ == b.data.__array_interface__ or np.array_equal(
         a.data.reshape(-1).view(np.uint8), b.data.reshape(-1).view(np.uint8)
     )
+
+
+def _products(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [text for a, b in pairs if len(text := f"({a}) * ({b})") <= MAX_LENGTH]
 
 
 def _term(factor: int, text: str) -> str:

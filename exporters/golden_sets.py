@@ -11,6 +11,7 @@ from exporters.errors import ExportError, describe
 from exporters.lowering import golden_inputs
 from rml_exec.errors import RmlError
 from rml_exec.ir.graph import Graph
+from rml_exec.ops import get_op
 from rml_exec.runtime.reference import run_reference
 from rml_exec.types import TensorType
 
@@ -21,9 +22,11 @@ __all__ = [
     "derive_tolerances",
     "draw_inputs",
     "first_difference",
+    "from_floats",
     "golden_sets",
     "input_sets",
     "remarks_on",
+    "undecided_elements",
 ]
 
 RTOL = 2e-5
@@ -37,6 +40,9 @@ MAX_ERROR = 1e-3
 
 F16_FACTOR = 100.0
 """How much more a float16 output may differ."""
+
+MAX_CONTRADICTED = 0.05
+"""Share of the elements of an integer or bool output that may differ from both references."""
 
 Intermediates = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """``intermediates(inputs)`` -> value name in the graph -> what the framework has there. It may know any part of the values."""
@@ -167,6 +173,42 @@ def derive_tolerances(name: str, got: np.ndarray, reference: np.ndarray) -> Tole
     error, rms = _error(got, reference), _rms(got)
     rms_error, largest = _rms(error), float(error.max(initial=0.0))
     return Tolerances(RTOL, max(ATOL_RMS * rms, ERROR_FACTOR * largest), rms_error, rms_error / rms if rms else 0.0)
+
+
+def from_floats(graph: Graph) -> set[str]:
+    """Returns the names of the values that depend on a float: rounding may change them, integers and bools among them too."""
+    found = {value.name for value in (*graph.inputs, *graph.constants) if value.type.dtype.is_float}
+    within = any(type_.dtype.is_float for function in graph.functions.values() for type_ in function.types().values())
+    for node in graph.nodes:
+        floats = any(value.type.dtype.is_float for value in node.outputs) or (within and any(get_op(node.op).calls(node.attrs)))
+        if floats or found.intersection(node.reads()):
+            found.update(value.name for value in node.outputs)
+    return found
+
+
+def undecided_elements(name: str, got: np.ndarray, narrow: np.ndarray, wide: np.ndarray) -> np.ndarray:
+    """Returns which elements of an integer or bool output that comes from floats rounding decides: framework, float32 and float64 do not all agree.
+
+    A wrong lowering differs from float32 and float64 where these agree. Rounding in the framework does so too, but no more often than it
+    moves float32 away from float64: more than 2 such elements and 4 times as many as those, or than 5 % of all, are refused.
+
+    Args:
+        name: interface name of the output, for the message.
+        got: what the framework computed.
+        narrow: what the reference interpreter computed in the types of the graph, of the same shape.
+        wide: what it computed in float64.
+
+    Raises:
+        ExportError: the framework differs by more than rounding explains.
+    """
+    moved = narrow != wide
+    contradicted = int(np.count_nonzero((got != narrow) & (got != wide)))
+    if contradicted > min(2 + 4 * np.count_nonzero(moved), MAX_CONTRADICTED * got.size):
+        rule = "the graph must give what the framework gives, elements apart that rounding decides"
+        found = f"{contradicted} of {got.size} elements that differ, where rounding decides {np.count_nonzero(moved)}"
+        raise ExportError.of(f"output '{name}'", rule, found, hint="a lowering computes something else, or the model is not deterministic")
+    undecided: np.ndarray = moved | (got != narrow)
+    return undecided
 
 
 def remarks_on(graph: Graph, sets: Sequence[GoldenSet]) -> list[list[str]]:

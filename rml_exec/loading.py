@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +19,7 @@ from rml_exec.ir.weights import Tensor, read_tensors, write_file, write_tensors
 from rml_exec.ops.registry import all_ops, get_op
 from rml_exec.types import TensorType
 
-__all__ = ["IMPORTERS", "GraphBuilder", "Source", "check_graph", "find_model", "load_graph", "save_graph"]
+__all__ = ["IMPORTERS", "GraphBuilder", "Source", "check_graph", "enough_memory", "find_model", "load_graph", "save_graph"]
 
 IMPORTERS = "rml_exec.importers"
 """Group of the entry points that open other types of file: ``onnx`` for ``.onnx``. One is called as ``importer(path, golden=False)``, makes a
@@ -42,6 +43,15 @@ class GraphBuilder(builder.GraphBuilder):
         super().__init__(name, infer=infer_types, producer=producer, metadata=metadata)
 
 
+@contextmanager
+def enough_memory(where: str) -> Iterator[None]:
+    """Raises InputError for a MemoryError inside the block: a model may ask for results of any size."""
+    try:
+        yield
+    except MemoryError as error:
+        raise InputError.of(where, "its values must fit into memory", str(error).rstrip(".") or None) from None
+
+
 def find_model(source: str | os.PathLike[str], *, golden: bool = False) -> str | os.PathLike[str]:
     """Returns the path prefix of a model: ``source`` itself, or where an importer put what it made of a file of another type.
 
@@ -54,11 +64,15 @@ def find_model(source: str | os.PathLike[str], *, golden: bool = False) -> str |
         RmlError: what the importer raises.
     """
     path = Path(source)
-    if path.suffix in ("", ".json") or model_paths(source).graph.exists() or not path.is_file():
+    if path.suffix in ("", ".json") or model_paths(source).graph.exists():
         return source
     from importlib.metadata import entry_points  # only where it is needed: it reads what is installed
 
     importers = tuple(entry_points(group=IMPORTERS, name=path.suffix[1:]))
+    if not path.is_file():
+        if importers:
+            raise GraphFormatError.of(str(path), "cannot be read", "a folder" if path.is_dir() else "no such file")
+        return source
     if not importers:
         known = ", ".join(sorted({f".{entry.name}" for entry in entry_points(group=IMPORTERS)})) or "none"
         rule = f"there is neither {model_paths(source).graph.name} beside it nor an importer for files of its type"

@@ -26,13 +26,13 @@ class FrameworkAdapter(ABC):
 
     Attributes:
         framework: its name as its makers write it.
-        extra: the extra of rml-exec that installs it.
+        extra: the extra of rml-exec that installs it; none for rml-exec itself.
         threads: threads granted.
         tuned: whether to set it up as its documentation says is best for latency on a CPU; else it is left as it comes.
     """
 
     framework: ClassVar[str]
-    extra: ClassVar[str]
+    extra: ClassVar[str] = ""
     threads: int
     tuned: bool
 
@@ -44,7 +44,8 @@ class FrameworkAdapter(ABC):
         try:
             self._version = self.start()
         except ImportError as error:
-            raise UnavailableError(f"{self.framework} is not installed ({error}); pip install rml-exec[{self.extra}]") from error
+            package = f"rml-exec[{self.extra}]" if self.extra else "rml-exec"
+            raise UnavailableError(f"{self.framework} is not installed ({error}); pip install {package}") from error
         self._import_ms = (time.perf_counter_ns() - begin) / 1e6
         self._rss_after_import = resident_bytes()
         self.prepare(Path(graphs) / model)

@@ -1,16 +1,20 @@
 """The importer that ``rml_exec.load_graph`` and ``rml-graph-run`` find for ``.onnx`` files: each file is imported once.
 
-What it was imported to lies in the user's cache, in a folder named by a hash of the file and of all that decides what becomes of it. A folder
-counts only once its ``import.json`` is there, which is written last. Nothing is ever written beside the model.
+What it was imported to lies in the user's cache, in a folder named by a hash of the file and of all that decides what becomes of it, one
+folder in it for each state of the external data, with a golden that was checked and without. Such a folder is made under another name and
+renamed when it is whole, and never changed from then on: others may be reading it. One that was damaged since is replaced. Nothing is ever
+written beside the model.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["cache_folder", "import_file"]
 
 _MARK = "import.json"
+_PART = ".part"
 
 
 def cache_folder() -> Path:
@@ -46,24 +51,42 @@ def import_file(path: str | os.PathLike[str], *, golden: bool = False) -> Path:
         RmlError: as :func:`exporters.from_onnx.export`, and where the cache cannot be written.
     """
     path = Path(path)
-    folder = cache_folder() / _key(path)
-    prefix = folder / path.stem
-    if not _is_whole(folder, path.parent, golden):
-        import_framework("onnx")
-        from exporters.from_onnx.reading import read_model
+    home = cache_folder() / _key(path)
+    folder = next((folder for folder in sorted(home.glob("*-*")) if _is_whole(folder, path.parent, golden)), None)
+    return (folder or _imported(path, home, golden)) / path.stem
 
-        model = read_model(path)
-        files = _stamps(path.parent, model.external_files())
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / _MARK).unlink(missing_ok=True)
-            _checked(model, prefix) if golden else _unchecked(model, prefix)
-            with write_file(folder / _MARK) as file:
-                file.write(json.dumps({"path": os.path.abspath(path), "golden": golden, "files": files}).encode())
-        except (OSError, GraphFormatError) as error:
-            hint = "XDG_CACHE_HOME names another folder, python -m exporters --from onnx MODEL --out PREFIX needs none"
-            raise ExportError.of(f"import of {path}", f"{folder} must be writable", str(error).rstrip("."), hint=hint) from error
-    return prefix
+
+def _imported(path: Path, home: Path, golden: bool) -> Path:
+    """Returns the folder in ``home`` that a file was imported to now."""
+    import_framework("onnx")
+    from exporters.from_onnx.reading import read_model
+
+    model = read_model(path)
+    names = model.external_files()
+    try:
+        files = _stamps(path.parent, names)
+    except OSError as error:
+        raise ExportError.of(f"{path}: external data", "must be readable", f"{error.filename}: {error.strerror}") from None
+    stamp = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+    folder = home / f"{'checked' if golden else 'plain'}-{stamp}"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=_PART, dir=home, ignore_cleanup_errors=True) as work:
+            made, damaged = Path(work, "made"), Path(work, "damaged")
+            made.mkdir()
+            _checked(model, made / path.stem) if golden else _unchecked(model, made / path.stem)
+            own = _stamps(made, sorted(os.listdir(made)))
+            with write_file(made / _MARK) as file:
+                file.write(json.dumps({"path": os.path.abspath(path), "golden": golden, "files": files, "own": own}).encode())
+            if not _is_whole(folder, path.parent, golden):  # else another process was faster
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(folder, damaged)
+                with contextlib.suppress(FileExistsError):
+                    os.rename(made, folder)
+    except (OSError, GraphFormatError) as error:
+        hint = "XDG_CACHE_HOME names another folder, python -m exporters --from onnx MODEL --out PREFIX needs none"
+        raise ExportError.of(f"import of {path}", f"{home} must be writable", str(error).rstrip("."), hint=hint) from error
+    return folder
 
 
 def _checked(model: Model, prefix: Path) -> None:
@@ -83,7 +106,8 @@ def _unchecked(model: Model, prefix: Path) -> None:
 def _is_whole(folder: Path, beside: Path, golden: bool) -> bool:
     try:
         mark = json.loads((folder / _MARK).read_bytes())
-        return (mark["golden"] or not golden) and mark["files"] == _stamps(beside, mark["files"])
+        outside, own = (mark[name] == _stamps(place, mark[name]) for name, place in (("files", beside), ("own", folder)))
+        return bool(outside and own and (mark["golden"] or not golden))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

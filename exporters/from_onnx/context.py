@@ -241,6 +241,8 @@ class Context:
         array = self.known(value)
         if array is None:
             raise RefusedError(f"its {what} depends on the inputs")
+        if array.dtype.kind not in "iub":
+            raise RefusedError(f"its {what} must be whole numbers, not {array.dtype}")
         return [int(element) for element in array.reshape(-1)]
 
     def type(self, value: str) -> TensorType:
@@ -319,8 +321,10 @@ class Context:
             return None
         plain = {name: plain_value(value) for name, value in attrs.items()}
         types = op.infer_types(f"{op.name} '{label}'", [None if operand is None else self.type(operand) for operand in operands], plain)
-        if not op.view and sum(type_.size for type_ in types) > _LARGEST:
-            return None
+        if sum(type_.size for type_ in types) > _LARGEST:
+            copies = op.name == "reshape" and not store.known[str(operands[0])].array.flags.c_contiguous
+            if copies or not op.view:
+                return None
         arrays = op.run_reference([self.known(operand) for operand in operands], plain, f"{op.name} '{label}'")
         labels = [label] if len(arrays) == 1 else [f"{label}.{index}" for index in range(len(arrays))]
         origin = (op.name, tuple(operands), plain) if len(arrays) == 1 else None

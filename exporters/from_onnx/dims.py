@@ -130,7 +130,7 @@ class InputShapes:
 
     def must_be_fixed(self, problem: RmlError) -> ExportError:
         """Returns the report of a model that cannot be imported with these dims open."""
-        lines = []
+        lines = [f"  these are options of: python -m exporters --from onnx {self._where} --out PREFIX"]
         for dim in self.dims:
             places = ", ".join(f"axis {axis} of '{name}'" for name, axis in self._axes[dim.name])
             lines.append(f"  {dim.name} ({places}): --dim {dim.name}={self.hint[dim.name]}")
@@ -155,31 +155,32 @@ def import_model(model: Model, inputs: InputShapes, *, name: str, known: Mapping
     """
     if not inputs.dims:
         return build_graph(model, name=name, known=known, shapes=inputs.at({}))
-    try:
-        return _import_symbolic(model, inputs, name, known)
-    except ExportError as error:
-        if not inputs.grow():
-            raise inputs.must_be_fixed(error) from error
-    except UnsupportedOperatorsError as error:
-        if _is_refused_alike(error, lambda sizes: build_graph(model, name=name, known=known, shapes=inputs.at(sizes)), inputs):
-            raise
-        if not inputs.grow():
-            raise inputs.must_be_fixed(error) from error
-    try:
-        return _import_symbolic(model, inputs, name, known)
-    except (UnsupportedOperatorsError, ExportError) as error:
-        raise inputs.must_be_fixed(error) from error
+
+    def fixed(sizes: Mapping[str, int]) -> Imported:
+        return build_graph(model, name=name, known=known, shapes=inputs.at(sizes))
+
+    while True:
+        try:
+            return _import_symbolic(model, inputs, name, known)
+        except (UnsupportedOperatorsError, ExportError) as error:
+            if (cause := _cause(fixed, inputs)) is not None:
+                raise cause from None
+            if not inputs.grow():
+                raise inputs.must_be_fixed(error) from error
 
 
-def _is_refused_alike(error: UnsupportedOperatorsError, build: Callable[[Mapping[str, int]], Imported], inputs: InputShapes) -> bool:
-    """True if other sizes are refused in the same words: then the sizes are not what stands in the way."""
-    try:
-        build(trial_sizes(inputs.tried, inputs.hint)[-1])
-    except UnsupportedOperatorsError as other:
-        return set(other.operators) == set(error.operators)
-    except ExportError:
-        return False
-    return False
+def _cause(fixed: Callable[[Mapping[str, int]], Imported], inputs: InputShapes) -> RmlError | None:
+    """Returns what keeps a model from being imported whatever its dims are: what is said in the same words of two fixed imports."""
+    found: list[RmlError] = []
+    for sizes in (inputs.hint, trial_sizes(inputs.tried, inputs.hint)[-1]):
+        try:
+            fixed(sizes)
+        except (UnsupportedOperatorsError, ExportError) as error:
+            found.append(error)
+        else:
+            return None
+    first, second = (re.sub(r" (Inputs: |its inputs are )[^\n]*|\[[\d,]*\]", "", str(error)) for error in found)  # without shapes
+    return found[0] if first == second else None
 
 
 def _import_symbolic(model: Model, inputs: InputShapes, name: str, known: Mapping[str, np.ndarray]) -> Imported:

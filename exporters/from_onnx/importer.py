@@ -17,9 +17,9 @@ from exporters.errors import ExportError, Unsupported, UnsupportedOperatorsError
 from exporters.from_onnx.context import ONNX, Body, Context, Known, RefusedError, Store
 from exporters.from_onnx.formulas import simplified
 from exporters.from_onnx.lifetimes import Made, annotated
-from exporters.from_onnx.reading import Model, NotATensorError, dense_of, domain_of, dtype_of, free_names
+from exporters.from_onnx.reading import MOST_NODES, Model, NotATensorError, dense_of, domain_of, dtype_of, free_names
 from rml_exec.errors import KernelError, TypeInferenceError
-from rml_exec.ir.builder import BodyBuilder
+from rml_exec.ir.builder import INLINE_ELEMENTS, BodyBuilder
 from rml_exec.ir.graph import Function, Graph, Node
 from rml_exec.ir.names import Names
 from rml_exec.loading import GraphBuilder
@@ -54,9 +54,6 @@ FULL_OPSET = 7
 _OLD_FORMS = {"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "PRelu", "Pow", "Sub", "Xor"}
 _OLD_FORMS |= {"AveragePool", "BatchNormalization", "Dropout", "GRU", "Gemm", "LSTM", "RNN"}
 """Operators whose form of the operator set before that is supported too."""
-
-MOST_NODES = 1_000_000
-"""A model that has more nodes when its functions are inlined and its loops written out is not imported."""
 
 _REASONS = {
     "random numbers: is the model in training mode?": "Random Multinomial Bernoulli",
@@ -179,12 +176,17 @@ class Walker:
                 self.shared.model.where, f"must have at most {MOST_NODES:,} nodes, functions inlined and loops written out"
             )
         if None in [_defined(values, name, f"{_name(node)} '{node.name}'") for name in free_names(node)]:
+            if (reason := self._unknown(node)) is not None:
+                self._refuse(node, reason)
             return refused
         first = self.body.builder.node_count
         try:
             results = self._results(node, values)
         except (RefusedError, NotATensorError, TypeInferenceError, KernelError) as error:
-            self._refuse(node, str(error))
+            self._refuse(node, f"the model is malformed: {error}" if self._is_malformed(node, values) else str(error))
+            return refused
+        except MemoryError:
+            self._refuse(node, "its result must fit into memory")
             return refused
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             types = [str(self.body.type(value)) for name in node.input if name and (value := values[name]) is not None]
@@ -213,16 +215,49 @@ class Walker:
         name = self.prefix + (node.name or next(filter(None, node.output), node.op_type))
         self.shared.unsupported.append(Unsupported(_name(node), name, _source(node).get("where", ""), reason))
 
+    def _unknown(self, node: onnx.NodeProto) -> str | None:
+        """Returns why an operator that nothing here defines has no lowering, None for one that has or may have."""
+        domain = domain_of(node.domain)
+        if ONNX.get(_name(node)) is not None or (domain, node.op_type, node.overload) in self.shared.functions:
+            return None
+        if (opset := self._opsets.get(domain)) is None:
+            return f"the model imports no operator set of domain '{domain or 'ai.onnx'}'"
+        reason = next((reason for reason, begins in _REASONS.items() if node.op_type.startswith(tuple(begins.split()))), "")
+        try:
+            schema = onnx.defs.get_schema(node.op_type, opset, domain)
+        except onnx.defs.SchemaError:
+            contrib = domain.startswith("com.microsoft")
+            return reason or ("contrib operator without a lowering" if contrib else f"onnx {onnx.__version__} knows no such operator")
+        return reason if reason or not (schema.has_function or schema.has_context_dependent_function) else None
+
+    def _is_malformed(self, node: onnx.NodeProto, values: Mapping[str, str | None]) -> bool:
+        """True if ONNX's own rules for the operator do not allow what a lowering refused."""
+        if self._unknown(node) is not None:
+            return False
+        opset, given = self._opsets.get(domain_of(node.domain)), [(name, value) for name in node.input if name and (value := values[name])]
+        types, data = {}, {}
+        try:
+            for name, value in given:
+                type_, known = self.body.type(value), self.shared.store.known.get(value)
+                element = onnx.helper.np_dtype_to_tensor_dtype(type_.dtype.numpy)
+                types[name] = onnx.helper.make_tensor_type_proto(element, type_.shape)
+                if known is not None and known.array.size <= INLINE_ELEMENTS:
+                    data[name] = onnx.numpy_helper.from_array(known.array, name)
+            schema = onnx.defs.get_schema(node.op_type, opset or 1, domain_of(node.domain))
+            opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self._opsets.items()]
+            onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=opsets)
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
+            return True
+        except (onnx.defs.SchemaError, RuntimeError, TypeError, ValueError, KeyError, UnicodeDecodeError):
+            pass  # it says nothing about this operator
+        return False
+
     def _expand(self, context: Context) -> Sequence[str | None]:
         """Returns the results of a node by the function body that the operator's schema gives it."""
         node = context.node
-        reason = next((reason for reason, begins in _REASONS.items() if node.op_type.startswith(tuple(begins.split()))), "")
-        try:
-            schema = onnx.defs.get_schema(node.op_type, context.opset, domain_of(node.domain))
-        except onnx.defs.SchemaError:
-            raise RefusedError(reason or f"onnx {onnx.__version__} knows no such operator") from None
-        if reason or not (schema.has_function or schema.has_context_dependent_function):
+        if (reason := self._unknown(node)) is not None:
             raise RefusedError(reason)
+        schema = onnx.defs.get_schema(node.op_type, context.opset, domain_of(node.domain))
         function = onnx.FunctionProto()
         if schema.has_function:
             version = _latest(schema.function_opset_versions, context.opset)
@@ -268,8 +303,7 @@ def _latest(versions: Sequence[int], opset: int) -> int:
 
 def _defined(values: Mapping[str, str | None], name: str, where: str) -> str | None:
     if name not in values:
-        rule = f"reads '{name}', which no node before it gives"
-        raise ExportError.of(where, rule, hint="the nodes of a model must be in an order in which they can run")
+        raise ExportError.of(where, f"reads '{name}', which is no input, no initializer, and what no node gives")
     return values[name]
 
 

@@ -145,8 +145,12 @@ def _arg_reduce(ctx: Context, node: onnx.NodeProto) -> str:
 def _topk(ctx: Context, node: onnx.NodeProto) -> tuple[str, str]:
     x = ctx.need(0)
     given = ctx.attr("k")
-    k = (ctx.integers(1, "k") or [0])[0] if given is None else given
+    counts = (ctx.integers(1, "k") or []) if given is None else [given]
     axis = ctx.axis(ctx.attr("axis", -1), ctx.type(x).rank)
+    size = ctx.type(x).shape[axis] if ctx.type(x).rank else 1
+    if len(counts) != 1 or not 0 <= counts[0] <= size:
+        raise RefusedError(f"its k must be one number from 0 to {size}, the size of axis {axis}, not {counts}")
+    (k,) = counts
     largest, ordered = (bool(ctx.attr(name, 1)) for name in ("largest", "sorted"))
     values, indices = ctx.step("topk", [x], k=k, axis=axis, largest=largest, sorted=ordered, index_dtype="i64")
     return values, indices

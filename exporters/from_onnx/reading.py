@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,10 +20,13 @@ from onnx import numpy_helper
 from exporters.errors import ExportError
 from rml_exec.types import DType
 
-__all__ = ["Model", "NotATensorError", "Source", "all_nodes", "dense_of", "domain_of", "dtype_of", "free_names", "names_read", "read_model"]
+__all__ = ["MOST_NODES", "Model", "NotATensorError", "Source", "all_nodes", "dense_of", "domain_of", "dtype_of", "free_names", "names_read", "read_model"]
 
 _OLDEST_OPSET = 1
 _OLDEST_IR = 3
+
+MOST_NODES = 1_000_000
+"""A model that has more nodes when its functions are inlined and its loops written out is not imported."""
 
 _DTYPES = {
     getattr(onnx.TensorProto, name): dtype
@@ -44,6 +48,13 @@ _DTYPES = {
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 """A model: the path of its file, the content of the file, or the message itself."""
+
+
+_Key: TypeAlias = tuple[str, str, str]
+"""Domain, name and overload of a function."""
+
+_LISTED = 8
+"""Most nodes that an error names."""
 
 
 class NotATensorError(Exception):
@@ -182,7 +193,7 @@ def read_model(source: Source | Model) -> Model:
             raise ExportError.of(str(path), "cannot be read", error.strerror) from None
         model = Model(_parsed(content, str(path)), str(path), path.parent)
     _check(model)
-    return model
+    return _ordered(model)
 
 
 def _parsed(content: bytes, where: str) -> onnx.ModelProto:
@@ -217,21 +228,94 @@ def _check_functions(model: Model) -> None:
         key: [call for node in all_nodes(function.node) if (call := (domain_of(node.domain), node.op_type, node.overload)) in functions]
         for key, function in functions.items()
     }
-    done: set[tuple[str, str, str]] = set()
+    done: dict[_Key, None] = {}
     for start in calls:
-        path: list[tuple[str, str, str]] = []
+        path: list[_Key] = []
         pending = [(start, False)]
         while pending:
             key, leaving = pending.pop()
             if leaving:
                 path.pop()
-                done.add(key)
+                done[key] = None
             elif key in path:
                 circle = " calls ".join(name for _, name, _ in [*path[path.index(key) :], key])
                 raise ExportError.of(model.where, "its functions must not call themselves", circle)
             elif key not in done:
                 path.append(key)
                 pending += [(key, True), *((call, False) for call in calls[key])]
+    _check_count(model, functions, list(done))
+
+
+def _check_count(model: Model, functions: Mapping[_Key, onnx.FunctionProto], order: Sequence[_Key]) -> None:
+    """Raises ExportError where there are too many nodes once functions are inlined: a few that call each other twice make billions."""
+    counts: dict[_Key, int] = {}
+
+    def count(nodes: Iterable[onnx.NodeProto]) -> int:
+        return sum(1 + counts.get((domain_of(node.domain), node.op_type, node.overload), 0) for node in all_nodes(nodes))
+
+    for key in order:
+        counts[key] = count(functions[key].node)
+    if (total := count(model.proto.graph.node)) > MOST_NODES:
+        got = f"{total:,}" if total < 10**15 else f"about 10^{int(math.log10(total))}"
+        raise ExportError.of(model.where, f"must have at most {MOST_NODES:,} nodes with its functions inlined", got)
+
+
+def _ordered(model: Model) -> Model:
+    """Returns a model whose nodes are in an order in which they can run: its own, where that is one; else the nearest to it.
+
+    Raises:
+        ExportError: nodes that wait for each other in a circle, or a name that is given twice.
+    """
+    bodies = _bodies(model.proto)
+    orders = [_order(body, model.where) for body in bodies]
+    if all(order == list(range(len(order))) for order in orders):
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)  # the caller's own stays as it is
+    for body, order in zip(_bodies(proto), orders, strict=True):
+        nodes = [onnx.NodeProto.FromString(body.node[index].SerializeToString()) for index in order]
+        del body.node[:]
+        body.node.extend(nodes)
+    return replace(model, proto=proto)
+
+
+def _bodies(proto: onnx.ModelProto) -> list[onnx.GraphProto | onnx.FunctionProto]:
+    """Returns the graph, the functions, and their subgraphs; inner ones first, as their places change with the order of outer nodes."""
+    found: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    for body in found:  # which grows
+        found += [graph for node in body.node for attribute in node.attribute for graph in (attribute.g, *attribute.graphs) if graph.node]
+    return found[::-1]
+
+
+def _order(body: onnx.GraphProto | onnx.FunctionProto, where: str) -> list[int]:
+    """Returns the places of nodes in an order in which they can run: always the first one that can."""
+    makers: dict[str, int] = {}
+    given = {tensor.name for tensor in body.initializer} if isinstance(body, onnx.GraphProto) else set()
+    given |= {value if isinstance(value, str) else value.name for value in body.input}
+    for index, node in enumerate(body.node):
+        for name in filter(None, node.output):
+            if name in makers or name in given:
+                raise ExportError.of(where, f"every value must be given once, but '{name}' is given again by {node.op_type} '{node.name}'")
+            makers[name] = index
+    waits = [{makers[name] for name in free_names(node) if name in makers} for node in body.node]
+    readers: dict[int, list[int]] = {}
+    for index, sources in enumerate(waits):
+        for source in sources:
+            readers.setdefault(source, []).append(index)
+    left = [len(sources) for sources in waits]
+    ready = [index for index, count in enumerate(left) if not count]
+    order = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers.get(order[-1], ()):
+            left[reader] -= 1
+            if not left[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(left):
+        waiting = [node for index, node in enumerate(body.node) if left[index]]
+        got = ", ".join(f"{node.op_type} '{node.name or next(iter(node.output), '')}'" for node in waiting[:_LISTED])
+        raise ExportError.of(where, "its nodes must not wait for each other in a circle", got)
+    return order
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

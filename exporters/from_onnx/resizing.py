@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import onnx
 
 from exporters.from_onnx.context import ONNX, Context, RefusedError
 from exporters.from_onnx.shapes import axes_of, pick, turned
+from rml_exec.ops.resize import nearest_elements
 from rml_exec.types import DType
 
 _FLOATS = (DType.F16, DType.F32, DType.F64)
@@ -47,9 +49,9 @@ class _Axis:
         """Elements after, before they were made whole."""
         return self.scale * self.size if self.given else self.count
 
-    def positions(self, coord: str) -> np.ndarray:
-        """Returns the position in x of each element of the result."""
-        i, reach = np.arange(self.count, dtype=np.float64), self.size - 1
+    def positions(self, coord: str, dtype: type = np.float64) -> np.ndarray:
+        """Returns the position in x of each element of the result, computed in an element type."""
+        i, reach = np.arange(self.count, dtype=dtype), self.size - 1
         if coord == "align_corners":
             return i * reach / (self.width - 1) if self.width > 1 else i * 0
         if coord == "asymmetric":
@@ -94,7 +96,7 @@ def _resize(ctx: Context, node: onnx.NodeProto) -> str:
         start, end = edges[number], edges[len(axes) + number]
         if scales:
             scale = scales[number]
-            count = sizes[number] if sizes else math.floor(shape[axis] * scale * (end - start))
+            count = sizes[number] if sizes else _count(shape[axis], scale * (end - start))
         else:
             count = (sizes or ())[number]
             scale = count / max(shape[axis], 1)
@@ -111,10 +113,15 @@ def _upsample(ctx: Context, node: onnx.NodeProto) -> str:
     if len(scales) != len(shape):
         raise RefusedError(f"scales {scales} do not fit {len(shape)} axes")
     resized = [
-        _Axis(axis, size, math.floor(size * scale), scale, True, rounding="ceil" if scale < 1 else "floor")
+        _Axis(axis, size, _count(size, scale), scale, True, rounding="ceil" if scale < 1 else "floor")
         for axis, (size, scale) in enumerate(zip(shape, scales, strict=True))
     ]
     return _resized(ctx, x, resized, "asymmetric")
+
+
+def _count(size: int, scale: float) -> int:
+    """Returns the elements of an axis after, by float32 as ONNX, ONNX Runtime and torch have it: 10 elements at scale 0.7 become 7, not 6."""
+    return math.floor(np.float32(size) * np.float32(scale))
 
 
 def _floats(ctx: Context, index: int, what: str) -> list[float] | None:
@@ -124,6 +131,8 @@ def _floats(ctx: Context, index: int, what: str) -> list[float] | None:
     array = ctx.known(value)
     if array is None:
         raise RefusedError(f"its {what} depends on the inputs")
+    if array.dtype.kind != "f":
+        raise RefusedError(f"its {what} must be floats, not {array.dtype}")
     return [float(number) for number in array.reshape(-1)]
 
 
@@ -159,6 +168,12 @@ def _by_op(ctx: Context, x: str, axes: Sequence[_Axis], coord: str, mode: str) -
     if not 3 <= rank <= 5 or not touched <= set(spatial) or (mode == "nearest" and len({one.rounding for one in axes}) > 1):
         return None
     of = {one.axis: one for one in axes}
+    scales = {one.axis: one.scale for one in axes} if axes[0].given else None
+    if mode == "nearest" and scales is not None:
+        fitting = [next((scale for scale in _scales(one.scale) if _takes(one, coord, scale)), None) for one in axes]
+        if None in fitting:
+            return None
+        scales = {one.axis: scale for one, scale in zip(axes, fitting, strict=True) if scale is not None}
     return str(
         ctx.add(
             "resize",
@@ -169,21 +184,33 @@ def _by_op(ctx: Context, x: str, axes: Sequence[_Axis], coord: str, mode: str) -
             cubic_a=ctx.attr("cubic_coeff_a", -0.75) if mode == "cubic" else None,
             exclude_outside=bool(ctx.attr("exclude_outside", 0)) and mode != "nearest",
             antialias=antialias,
-            scales=tuple(of[axis].scale if axis in of else 1.0 for axis in spatial) if axes[0].given else None,
+            scales=None if scales is None else tuple(scales.get(axis, 1.0) for axis in spatial),
             sizes=tuple(of[axis].count if axis in of else shape[axis] for axis in spatial),
             data_layout=layout,
         )
     )
 
 
+def _scales(scale: float) -> list[float]:
+    """Returns numbers that a float32 scale may stand for: the simplest fraction that rounds to it (0.6, 4/3), and itself."""
+    fraction = next(found for digits in range(1, 50) if np.float32(found := Fraction(scale).limit_denominator(2**digits)) == np.float32(scale))
+    return [float(fraction), scale]
+
+
+def _takes(one: _Axis, coord: str, scale: float) -> bool:
+    """True if a ``resize`` by that scale, whose positions are float64, takes the elements that positions in float32 give."""
+    wanted = _nearest(one.positions(coord, np.float32), one)
+    return np.array_equal(nearest_elements(one.size, one.count, scale, coord, one.rounding), wanted)
+
+
 def _by_axis(ctx: Context, x: str, axes: Sequence[_Axis], coord: str, mode: str) -> str:
     """Returns ``x`` resized one axis after the other: by the elements that are taken, or by a product with their weights."""
     a, flags = ctx.attr("cubic_coeff_a", -0.75), [bool(ctx.attr(name, 0)) for name in ("antialias", "exclude_outside")]
     for one in axes:
-        at = one.positions(coord)
         if mode == "nearest":
-            x = pick(ctx, x, _nearest(at, one), one.axis)
+            x = pick(ctx, x, _nearest(one.positions(coord, np.float32), one), one.axis)
             continue
+        at = one.positions(coord)
         rank = ctx.type(x).rank
         order = [*(axis for axis in range(rank) if axis != one.axis), one.axis]
         weight = ctx.constant(_matrix(at, one, mode, a, *flags).astype(ctx.type(x).dtype.numpy), f"{ctx.name}.weights")

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import EncodeError
 
 from exporters.from_onnx.importer import graph_inputs
-from exporters.from_onnx.reading import dtype_of, read_model
+from exporters.from_onnx.reading import Model, dtype_of, read_model
 from exporters.from_onnx.specialising import Specialiser
 from rml_exec.errors import InputError
+from rml_exec.loading import enough_memory
 
 __all__ = ["InferenceSession", "ModelMetadata", "NodeArg", "SessionOptions"]
 
@@ -94,12 +96,13 @@ class InferenceSession:
         if others := [name for name in names if name != _PROVIDER]:
             warnings.warn(f"{', '.join(others)}: not available, the model runs on the CPU", UserWarning, stacklevel=2)
         self._model = read_model(path_or_bytes)
-        self._specialiser = Specialiser(self._model, getattr(sess_options, "intra_op_num_threads", 0) or None)
+        with enough_memory(self._model.where):
+            self._specialiser = Specialiser(self._model, getattr(sess_options, "intra_op_num_threads", 0) or None)
         inputs = {value.name: value for value in graph_inputs(self._model)}
         self._inputs = {name: _node_arg(value) for name, value in inputs.items()}
         self._dtypes = {name: dtype_of(value.type.tensor_type.elem_type).numpy for name, value in inputs.items()}
         self._ranked = {name for name, value in inputs.items() if value.type.tensor_type.HasField("shape")}
-        self._outputs = [_node_arg(value) for value in _outputs(self._model.proto)]
+        self._outputs = [_node_arg(value) for value in _outputs(self._model)]
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the inputs that a run must be given, in order."""
@@ -134,11 +137,12 @@ class InferenceSession:
             RmlError: a model that cannot be imported for inputs of this shape, or a step that failed.
         """
         positions = {output.name: index for index, output in enumerate(self._outputs)}
-        wanted = list(positions) if not output_names else list(output_names)
+        wanted = list(output_names or ())
         if unknown := [name for name in wanted if name not in positions]:
             raise InputError.of("run", f"the outputs are {', '.join(positions)}", ", ".join(map(repr, unknown)))
-        results = self._specialiser.run(self._checked(input_feed))
-        return [results[positions[name]] for name in wanted]
+        with enough_memory(self._model.where):
+            results = self._specialiser.run(self._checked(input_feed))
+        return [results[positions[name]] for name in wanted] if wanted else results
 
     def _checked(self, feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Returns the inputs as arrays; raises InputError for those that the model does not allow."""
@@ -165,12 +169,21 @@ def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
 
 def _node_arg(value: onnx.ValueInfoProto) -> NodeArg:
     type_ = value.type.tensor_type
-    dims = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in type_.shape.dim]
+    dims = [dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or None for dim in type_.shape.dim]
     return NodeArg(value.name, f"tensor({onnx.TensorProto.DataType.Name(type_.elem_type).lower()})", dims)
 
 
-def _outputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Returns the outputs with their types; ONNX infers what the file leaves out."""
-    if all(output.type.tensor_type.elem_type for output in model.graph.output):
-        return list(model.graph.output)
-    return list(onnx.shape_inference.infer_shapes(model).graph.output)
+def _outputs(model: Model) -> list[onnx.ValueInfoProto]:
+    """Returns the outputs with their types and shapes; ONNX infers what the file leaves out."""
+    stated = list(model.proto.graph.output)
+    if all(output.type.tensor_type.elem_type and output.type.tensor_type.HasField("shape") for output in stated):
+        return stated
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model.proto)
+    for output, plain in zip(stated, bare.graph.output, strict=True):
+        if not output.type.tensor_type.HasField("shape"):
+            plain.ClearField("type")  # else it infers nothing
+    try:
+        return list(onnx.shape_inference.infer_shapes(bare, data_prop=True).graph.output)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError, EncodeError):  # it is too large, or has what onnx does not know
+        return stated

@@ -111,20 +111,23 @@ class Specialiser:
     def _found(self, feed: Arrays, needed: Sequence[str], error: RmlError) -> tuple[str, ...]:
         """Returns the inputs whose elements an import needs, as few as possible; raises ``error``, with which it failed, if none help."""
         more = [name for name in self._inputs if name not in needed and feed[name].ndim <= 1 and feed[name].size <= _SHAPE_LIKE]
-        if not more or _is_hopeless(error) or not self._is_enough(feed, [*needed, *more]):
+        if not more or _is_hopeless(error):
             raise error
+        if (cause := self._problem(feed, [*needed, *more])) is not None:
+            raise cause  # which says more than what the first import said: all is known that can be
         for name in list(more):
             fewer = [other for other in more if other != name]
-            if self._is_enough(feed, [*needed, *fewer]):
+            if self._problem(feed, [*needed, *fewer]) is None:
                 more = fewer
         return (*needed, *more)
 
-    def _is_enough(self, feed: Arrays, needed: Sequence[str]) -> bool:
+    def _problem(self, feed: Arrays, needed: Sequence[str]) -> RmlError | None:
+        """Returns why an import that knows the elements of these inputs fails, None if it does not."""
         try:
             self._made(feed, needed)
-        except RmlError:
-            return False
-        return True
+        except RmlError as error:
+            return error
+        return None
 
     def _executor(self, shapes: InputShapes, known: Arrays) -> Executor:
         name = self._model.proto.graph.name or "model"
@@ -146,4 +149,4 @@ def _is_tensor(value: onnx.ValueInfoProto) -> bool:
 
 def _is_open(type_: onnx.TypeProto.Tensor) -> bool:
     """True for an input that has no fixed shape, or whose elements may say something about shapes."""
-    return not type_.HasField("shape") or len(type_.shape.dim) <= 1 or any(not dim.HasField("dim_value") for dim in type_.shape.dim)
+    return not type_.HasField("shape") or len(type_.shape.dim) <= 1 or any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in type_.shape.dim)

@@ -115,5 +115,4 @@ def _graph(traced: Trace, name: str, dims: Sequence[Dim]) -> Graph:
             rule = f"the model must take other sizes than those of its example inputs, such as {given}"
             found = f"{first.op} '{first.node}' ({first.where}): {first.reason}"
             raise ExportError.of(f"symbolic export of '{name}'", rule, found, hint="give this dim a fixed size") from error
-    halves = [f"({dim.name} + {shift}) // 2" for dim in dims for shift in (0, 1, -1)]  # of strides of 2, on axes of any parity
-    return generalise(trials, dims, hint, halves)
+    return generalise(trials, dims, hint)

@@ -57,14 +57,16 @@ def write(
 ) -> OnnxSummary:
     """What :func:`exporters.to_onnx.to_onnx` does."""
     where = f"export to '{path}'"
-    source, target = (graph, Path(path)) if isinstance(graph, Graph) else (load_graph(graph), Path(path))
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ExportError.of(where, "its directory must be there", target.parent)
+    source = graph if isinstance(graph, Graph) else load_graph(graph)
     model = build(source, opset, edge_cases)
     weight_bytes = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
     outside = weight_bytes > _EXTERNAL_BYTES if external_data is None else external_data
     beside = target.with_name(target.name + ".data")
     nodes, golden = _count(model.graph), "not checked"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             written = Path(folder) / target.name
             report("writing")

@@ -31,14 +31,19 @@ class Comparison:
     reason: str = ""
 
 
-def compare(got: np.ndarray, want: np.ndarray, *, rtol: float, atol: float) -> Comparison:
-    """Returns the comparison of two arrays; integers and booleans go by the same tolerances, which are 0 for them in a golden."""
+def compare(got: np.ndarray, want: np.ndarray, *, rtol: float, atol: float, undecided: np.ndarray | None = None) -> Comparison:
+    """Returns the comparison of two arrays; integers and booleans go by the same tolerances, which are 0 for them in a golden.
+
+    Where ``undecided`` is True elements are not compared.
+    """
     if got.dtype != want.dtype or got.shape != want.shape:
         return Comparison(False, math.inf, math.inf, f"must be {TensorType.of(want)}, got {TensorType.of(got)}")
     if want.size == 0:
         return Comparison(True, 0.0, 0.0)
     wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
     same = (wide_got == wide_want) | (np.isnan(wide_got) & np.isnan(wide_want))
+    if undecided is not None:
+        same |= undecided
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.where(same, 0.0, np.abs(wide_got - wide_want))
         error[np.isnan(error)] = np.inf
@@ -66,6 +71,8 @@ def compare_with_golden(
         golden: inputs, wanted outputs and, in its metadata, ``rtol.NAME`` and ``atol.NAME``.
         rtol: overrides the golden's own, for every output.
         atol: overrides the golden's own, for every output.
+
+    Elements that the golden calls undecided are not compared.
     """
     passed, worst_abs, worst_rel, reasons = True, 0.0, 0.0, []
     for name, want in golden.outputs.items():
@@ -76,6 +83,7 @@ def compare_with_golden(
             want,
             rtol=float(golden.metadata.get(f"rtol.{name}", 0.0)) if rtol is None else rtol,
             atol=float(golden.metadata.get(f"atol.{name}", 0.0)) if atol is None else atol,
+            undecided=golden.undecided.get(name),
         )
         passed &= found.passed
         worst_abs, worst_rel = max(worst_abs, found.max_abs_error), max(worst_rel, found.max_rel_error)

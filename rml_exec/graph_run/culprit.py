@@ -16,7 +16,7 @@ from rml_exec.errors import InputError
 from rml_exec.graph_run.bisect import FACTOR, Finding, StepError, bisect_steps, excess_of
 from rml_exec.graph_run.compare import compare_with_golden
 from rml_exec.graph_run.rounding import Rounded
-from rml_exec.graph_run.runner import RunOptions, load_golden
+from rml_exec.graph_run.runner import RunOptions, load_golden, random_inputs
 from rml_exec.graph_run.single_step import narrow
 from rml_exec.ir.format import model_paths
 from rml_exec.ir.golden import Golden, graph_hashes, write_golden
@@ -105,7 +105,7 @@ def _short(label: str) -> str:
 
 
 def bisect_model(model: str | Path, options: RunOptions | None = None, out: str | None = None) -> Bisection:
-    """Returns the errors of every step of a model on its golden's inputs, and writes the culprit, if there is one.
+    """Returns the errors of every step of a model on its golden's inputs (random ones if it has none), and writes the culprit, if there is one.
 
     Args:
         model: path prefix or ``.json`` of an exported model, or a file that is imported.
@@ -120,8 +120,10 @@ def bisect_model(model: str | Path, options: RunOptions | None = None, out: str 
     name = model_paths(model).name
     out = out if out is not None else f"{name}.culprit"
     _check_target(model, options, out)
-    golden = load_golden(model, options.inputs)
-    graph = _bound(load_graph(model), golden.inputs)
+    loaded = load_graph(model)
+    drawn = options.inputs is None and not model_paths(model).golden.exists()
+    golden = Golden(random_inputs(loaded), {}) if drawn else load_golden(model, options.inputs)
+    graph = _bound(loaded, golden.inputs)
     executor = Executor.create(graph, threads=options.threads, fuse=options.fuse, numerics=options.numerics)
     executor.run(golden.inputs)  # says what is wrong with the inputs, if anything is
     rows: list[StepError] = []

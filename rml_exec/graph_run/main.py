@@ -6,13 +6,14 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rml_exec.command import run_command
 from rml_exec.graph_run.culprit import bisect_model
 from rml_exec.graph_run.runner import RunOptions, run_model
 from rml_exec.graph_run.show import SHOWN, show_data, show_text
+from rml_exec.loading import enough_memory
 
 __all__ = ["main"]
 
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, its .json, or a .onnx file")
     parser.add_argument(
-        "--inputs", type=Path, metavar="FILE", help="inputs, and outputs to check against (default MODEL.golden.safetensors)"
+        "--inputs", type=Path, metavar="FILE", help="inputs, and outputs to check against (default MODEL.golden.safetensors, else random inputs)"
     )
     parser.add_argument("--check", action="store_true", help="compare the outputs with the golden, under the golden's own tolerance")
     parser.add_argument("--rtol", type=_tolerance, metavar="R", help="relative tolerance instead of the golden's")
@@ -67,12 +68,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _not_taken(model: str, arguments: Sequence[str]) -> str:
+    """Returns what is wrong with arguments that the command does not have: how a file is imported is another command's matter."""
+    text = f"unrecognized arguments: {' '.join(arguments)}"
+    if any(argument.startswith(("--dim", "--input-shape", "--golden-from", "--goldens", "--seed")) for argument in arguments):
+        return f"{text} (python -m exporters --from onnx {model} --out PREFIX {' '.join(arguments)} takes them, then run PREFIX)"
+    return text
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 0 ok, 1 check failed or wrong step found, 2 bad usage, model or input, 5 unavailable,
     130 interrupted.
     """
     parser = _parser()
-    arguments = vars(parser.parse_args(argv))
+    known, rest = parser.parse_known_args(argv)
+    if rest:
+        parser.error(_not_taken(known.model, rest))
+    arguments = vars(known)
     model, shown, as_json = arguments.pop("model"), arguments.pop("show"), arguments.pop("json")
     bisect, out = arguments.pop("bisect"), arguments.pop("out")
     options = RunOptions(**arguments)
@@ -86,8 +98,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if bisect and measures:
         parser.error("--bisect does not go with --check, --bench, --profile, --events or --trace")
     if bisect:
-        return run_command("rml-graph-run", lambda: _bisect(model, options, out))
-    return run_command("rml-graph-run", lambda: _run(model, shown, as_json, options))
+        return run_command("rml-graph-run", lambda: _within_memory(model, lambda: _bisect(model, options, out)))
+    return run_command("rml-graph-run", lambda: _within_memory(model, lambda: _run(model, shown, as_json, options)))
+
+
+def _within_memory(model: str, run: Callable[[], int]) -> int:
+    with enough_memory(model):
+        return run()
 
 
 def _bisect(model: str, options: RunOptions, out: str | None) -> int:
@@ -109,5 +126,7 @@ def _run(model: str, shown: str | None, as_json: bool, options: RunOptions) -> i
         print(f"rml-graph-run: {model}: {report.comparison.reason}", file=sys.stderr)
     if report.remark:
         print(f"rml-graph-run: {model}: the golden proves little, for {report.remark}", file=sys.stderr)
+    if report.drawn:
+        print(f"rml-graph-run: {model}: has no golden, so its inputs are random numbers", file=sys.stderr)
     print(report.to_json())
     return 0 if report.passed else 1

@@ -16,15 +16,18 @@ from rml_exec.errors import GraphFormatError, InputError
 from rml_exec.graph_run.compare import Comparison, compare_with_golden
 from rml_exec.graph_run.latency import Latency, measure, summarize
 from rml_exec.graph_run.profiling import ProfileTotal, profile_total, profiled_runs
+from rml_exec.graph_run.single_step import narrow
 from rml_exec.graph_run.trace import write_events, write_trace
 from rml_exec.graph_run.work import work_of_steps
 from rml_exec.ir.format import model_paths
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden
+from rml_exec.ir.graph import Graph
 from rml_exec.loading import find_model, load_graph
 from rml_exec.runtime.executor import Executor
 from rml_exec.runtime.profile import ProfileRow, summarize_by_label
+from rml_exec.types import DType, TensorType
 
-__all__ = ["Report", "RunOptions", "golden_path", "load_golden", "run_model"]
+__all__ = ["Report", "RunOptions", "golden_path", "load_golden", "random_inputs", "run_model"]
 
 _PROFILED_RUNS = 20
 
@@ -34,7 +37,8 @@ class RunOptions:
     """What to do with a model; the fields are the command's options.
 
     Attributes:
-        inputs: golden file with inputs (and outputs to check against); None means ``MODEL.golden.safetensors``.
+        inputs: golden file with inputs (and outputs to check against); None means ``MODEL.golden.safetensors`` or, where that is missing and
+            nothing is checked, random ones.
         check: compare one run's outputs with the golden.
         rtol: relative tolerance instead of the golden's own.
         atol: absolute tolerance instead of the golden's own.
@@ -71,6 +75,7 @@ class Report:
     """What was found. ``to_json`` is the command's one line of output.
 
     ``remark`` is what the golden that was checked with says about itself: why it proves little. Empty if it proves what it should.
+    ``drawn`` is True if there was no golden and the inputs are random.
     """
 
     model: str
@@ -81,6 +86,7 @@ class Report:
     profile: tuple[ProfileRow, ...] | None = None
     total: ProfileTotal | None = None
     remark: str = ""
+    drawn: bool = False
 
     @property
     def passed(self) -> bool:
@@ -123,6 +129,9 @@ def load_golden(model: str | Path, path: Path | None = None) -> Golden:
         InputError: its hashes are those of another graph or other weights.
     """
     source = golden_path(model) if path is None else path
+    if path is None and not source.exists():
+        hint = "export the model again, which writes it, or name a file with --inputs"
+        raise GraphFormatError.of(str(source), "there is no golden, which holds inputs and what to check against", hint=hint)
     golden = read_golden(source)
     for key, found in graph_hashes(model_paths(model).graph).items():
         if key in golden.metadata and golden.metadata[key] != found:
@@ -133,6 +142,20 @@ def load_golden(model: str | Path, path: Path | None = None) -> Golden:
                 hint="export the model again",
             )
     return golden
+
+
+def random_inputs(graph: Graph) -> dict[str, np.ndarray]:
+    """Returns inputs for a model without a golden, the same each time: floats are N(0, 1), integers 0 (an index that every table has)."""
+    generator = np.random.default_rng(0)
+    return {value.name: _random(value.type, generator) for value in graph.inputs}
+
+
+def _random(type_: TensorType, generator: np.random.Generator) -> np.ndarray:
+    if type_.dtype is DType.BOOL:
+        return np.asarray(generator.random(type_.shape) < 0.5)
+    if not type_.dtype.is_float:
+        return np.zeros(type_.shape, type_.dtype.numpy)
+    return narrow(np.asarray(generator.standard_normal(type_.shape)), type_, flush=False)
 
 
 def _checked_outputs(executor: Executor, golden: Golden, source: object) -> None:
@@ -169,7 +192,8 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
     start = time.perf_counter()
     executor = options.create(model)
     load_ms = (time.perf_counter() - start) * 1e3
-    golden = load_golden(model, options.inputs)
+    drawn = not options.check and options.inputs is None and not golden_path(model).exists()
+    golden = Golden(random_inputs(executor.graph), {}) if drawn else load_golden(model, options.inputs)
     inputs: Mapping[str, np.ndarray] = golden.inputs
     if options.check:
         _checked_outputs(executor, golden, options.inputs or golden_path(model))
@@ -190,4 +214,4 @@ def run_model(model: str | Path, options: RunOptions | None = None) -> Report:
         if options.trace:
             write_trace(options.trace, executor, one_run)
     remark = golden.metadata.get("remark", "") if options.check else ""
-    return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile, total, remark)
+    return Report(model_paths(model).name, executor.threads, load_ms, comparison, latency, profile, total, remark, drawn)

@@ -17,12 +17,15 @@ from rml_exec.types import TensorType
 
 __all__ = ["Golden", "graph_hashes", "read_golden", "write_golden"]
 
-_INPUT, _OUTPUT = "in.", "out."
+_INPUT, _OUTPUT, _UNDECIDED = "in.", "out.", "undecided."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Golden:
     """One set of inputs and outputs, by interface name; bf16 tensors are carried as uint16.
+
+    ``undecided`` holds, for outputs of integers or bools that come from floats, where True which elements rounding decides, so that they are
+    not compared; an output without such elements is not in it.
 
     ``metadata`` holds ``framework``, ``framework_version``, ``seed``, ``threads``, ``graph_sha256``, ``weights_sha256`` and, per output,
     ``rtol.NAME``, ``atol.NAME`` and ``rms_error.NAME`` as decimal text; ``remark`` where the golden proves little, such as outputs of zeros.
@@ -31,21 +34,27 @@ class Golden:
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    undecided: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def read_golden(path: str | os.PathLike[str]) -> Golden:
     """Returns the golden file at ``path``, its arrays mapped and read-only.
 
     Raises:
-        GraphFormatError: the file is missing, damaged, or holds a tensor whose key begins neither with ``in.`` nor ``out.``.
+        GraphFormatError: the file is missing, damaged, or holds a tensor whose key begins with none of ``in.``, ``out.`` and ``undecided.``,
+            or one of the last that is not bool of the shape of its output.
     """
     tensors, metadata = read_tensors(path)
-    if strange := [key for key in tensors if not key.startswith((_INPUT, _OUTPUT))]:
-        raise GraphFormatError.of(os.fspath(path), "keys of a golden file must begin with in. or out.", ", ".join(strange))
-    inputs, outputs = (
-        {key.removeprefix(prefix): tensor.data for key, tensor in tensors.items() if key.startswith(prefix)} for prefix in (_INPUT, _OUTPUT)
+    if strange := [key for key in tensors if not key.startswith((_INPUT, _OUTPUT, _UNDECIDED))]:
+        raise GraphFormatError.of(os.fspath(path), "keys of a golden file must begin with in., out. or undecided.", ", ".join(strange))
+    inputs, outputs, undecided = (
+        {key.removeprefix(prefix): tensor.data for key, tensor in tensors.items() if key.startswith(prefix)}
+        for prefix in (_INPUT, _OUTPUT, _UNDECIDED)
     )
-    return Golden(inputs, outputs, metadata)
+    for name, mask in undecided.items():
+        if name not in outputs or mask.dtype != np.bool_ or mask.shape != outputs[name].shape:
+            raise GraphFormatError.of(os.fspath(path), f"undecided.{name} must be bool of the shape of out.{name}", TensorType.of(mask))
+    return Golden(inputs, outputs, metadata, undecided)
 
 
 def write_golden(path: str | os.PathLike[str], golden: Golden, types: Mapping[str, TensorType] | None = None) -> None:
@@ -62,7 +71,7 @@ def write_golden(path: str | os.PathLike[str], golden: Golden, types: Mapping[st
     known = types or {}
     tensors = {
         prefix + name: Tensor(known.get(prefix + name) or TensorType.of(array), array)
-        for prefix, arrays in ((_INPUT, golden.inputs), (_OUTPUT, golden.outputs))
+        for prefix, arrays in ((_INPUT, golden.inputs), (_OUTPUT, golden.outputs), (_UNDECIDED, golden.undecided))
         for name, array in arrays.items()
     }
     write_tensors(path, tensors, golden.metadata)

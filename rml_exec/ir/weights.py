@@ -66,7 +66,7 @@ def _parse(content: bytes | mmap.mmap, where: str) -> tuple[dict[str, Tensor], d
 
     check(len(content) >= 8, "must begin with 8 bytes of header length", f"{len(content)} bytes")
     length = int.from_bytes(content[:8], "little")
-    check(length <= _MAX_HEADER, f"header must have at most {_MAX_HEADER} bytes", length)
+    check(length <= _MAX_HEADER, f"must be a safetensors file: header must have at most {_MAX_HEADER} bytes", length)
     check(length <= len(content) - 8, "file ends inside its header", f"{len(content)} bytes, header needs {length + 8}")
     header = parse_json(content[8 : 8 + length], f"{where} header")
     check(isinstance(header, dict), "header must be an object", type(header).__name__)

@@ -55,6 +55,12 @@ def test_a_framework_that_is_not_installed_is_unavailable(monkeypatch, arm):
         make_adapter(ARMS[arm].adapter).load("tiny_mlp", "graphs", 1)
 
 
+def test_another_interpreter_may_lack_the_executor(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rml_exec", None)
+    with pytest.raises(UnavailableError, match=r"rml-exec is not installed \(.*\); pip install rml-exec$"):
+        make_adapter(ARMS["rml"].adapter).load("tiny_mlp", "graphs", 1)
+
+
 @pytest.mark.parametrize(("arm", "numerics"), [("rml", "fast"), ("rml-exact", "exact")])
 @pytest.mark.parametrize("setup", ["tuned", "installed"])
 def test_the_executors_arms_give_the_golden(graphs: Path, arm, numerics, setup):

@@ -85,7 +85,7 @@ def test_a_forged_number_is_named(bundle, capsys, name):
     with path.open() as file:
         records = read_records(file)
     number = next(number for number, record in enumerate(records) if record.framework == "torch")
-    forged = replace(records[number], **{name: getattr(records[number], name) * 2})
+    forged = replace(records[number], **{name: getattr(records[number], name) * 2 + 1})
     path.write_text("".join((forged if index == number else record).to_json() + "\n" for index, record in enumerate(records)))
     code, said = verify(capsys, bundle)
     assert code == 1

@@ -193,7 +193,7 @@ def without_rank(model: onnx.ModelProto) -> None:
         (newer_format, "known version of the file format"),
         (unknown_operator, r"Frobnicate \(1x\): onnx .* knows no such operator"),
         (unknown_domain, r"com.example.Mul \(1x\): the model imports no operator set of domain 'com.example'"),
-        (unknown_input, "reads 'nothing', which no node before it gives"),
+        (unknown_input, "reads 'nothing', which is no input"),
         (unknown_output, "reads 'nothing'"),
         (strings, "input 'x': element type string is not supported"),
         (strange_type, "element type number 4711"),
@@ -268,7 +268,7 @@ def test_functions_that_call_themselves_are_refused(second: str, third: str, cir
 
 
 def test_functions_that_explode_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("exporters.from_onnx.importer.MOST_NODES", 1000)
+    monkeypatch.setattr("exporters.from_onnx.reading.MOST_NODES", 1000)
     header = '<opset_import: ["" : 22, "local" : 1], domain: "local">'
     bodies = [f"{header} f{level} (x) => (y) {{ a = local.f{level + 1}(x) y = local.f{level + 1}(a) }}" for level in range(40)]
     model = parsed(
@@ -285,7 +285,7 @@ def test_all_that_is_refused_is_listed_with_counts_and_places() -> None:
     model.graph.output.append(onnx.helper.make_tensor_value_info("f", 1, [2]))
     with pytest.raises(RmlError) as raised:
         to_graph(model)
-    assert "2 operators in 3 nodes" in str(raised.value)  # what reads a refused value is not looked at
+    assert "2 operators in 5 nodes" in str(raised.value)  # of what reads a refused value only operators that nothing knows
     assert "Frob (2x)" in str(raised.value)
     assert "Multinomial (1x): random numbers" in str(raised.value)
 
