@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from bench.exports import write_exports
 from bench.fingerprint import fingerprint
 from bench.machine import describe_machine
 from bench.options import Group, build_groups, chosen_models, parse_options
+from bench.own_models import ENTRY_VARIABLE, OwnModel
 from bench.progress import Progress
 from bench.records import CellRecord
 from bench.report import load_renderer
@@ -47,7 +49,9 @@ def _run(options: argparse.Namespace) -> int:
         for model in zoo.values():
             print(f"{model.name:20} {model.framework:6} {model.description}")
         return 0
-    models = chosen_models(options.models, zoo)
+    models = chosen_models(options, zoo)
+    if options.entry is not None:
+        os.environ[ENTRY_VARIABLE] = f"{models[-1].name}={options.entry}"
     groups = build_groups(models, options)  # whatever can be known to be wrong is said before anything runs
     if options.export_only:
         return _export_only(models, options)
@@ -69,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if any(record.status == "mismatch" for record in records) else 0
 
 
-def _export_only(models: Sequence[ZooModel], options: argparse.Namespace) -> int:
+def _export_only(models: Sequence[ZooModel | OwnModel], options: argparse.Namespace) -> int:
     with Progress(sys.stderr) as progress:
         failures = export_missing(models, options.graphs, timeout_s=options.timeout, progress=progress.task)
     for name, failure in failures.items():

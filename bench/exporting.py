@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from bench.own_models import OwnModel
 from bench.processes import child_environment, die_with_parent
 from exporters.bundle import is_finished
 from exporters.models.zoo import ZooModel
@@ -34,7 +35,7 @@ class ExportFailure:
 
 
 def export_missing(
-    models: Sequence[ZooModel],
+    models: Sequence[ZooModel | OwnModel],
     graphs: Path,
     *,
     timeout_s: float,
@@ -51,10 +52,13 @@ def export_missing(
         command: how to call ``python -m exporters``.
     """
     missing: dict[str, list[str]] = {}
-    for model in models:
-        if not is_finished(graphs / model.name):
-            missing.setdefault(model.framework, []).append(model.name)
     failures: dict[str, ExportFailure] = {}
+    for model in models:
+        if isinstance(model, OwnModel):
+            if model.export and (failure := _export_own(model, graphs, timeout_s, progress, command)) is not None:
+                failures[model.name] = failure
+        elif not is_finished(graphs / model.name):
+            missing.setdefault(model.framework, []).append(model.name)
     for names in missing.values():
         pending = names
         while pending:  # a crash takes the models behind it down with it: they get another process
@@ -75,6 +79,20 @@ def export_missing(
                     remaining.append(name)
             pending = remaining
     return failures
+
+
+def _export_own(
+    model: OwnModel, graphs: Path, timeout_s: float, progress: Callable[[str], None], command: Sequence[str]
+) -> ExportFailure | None:
+    """Exports a model that may have changed since it was last exported; returns why that failed, or None."""
+    progress(f"exporting {model.name}")
+    prefix = graphs / model.name
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    code, lines = _run([*command, *model.export, "--out", str(prefix)], timeout_s)
+    if code == 0 and is_finished(prefix):
+        return None
+    reason = lines[-1] if lines else f"the export ended with exit code {code}"
+    return ExportFailure("unavailable" if code == _UNAVAILABLE else "failed", reason.removeprefix(f"{prefix.name}: "))
 
 
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, list[str]]:

@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(prefix: str, target: Path) -> int:
+    target.parent.mkdir(parents=True, exist_ok=True)
     if prefix:
         to_onnx(prefix, target, check=False)  # the benchmark compares the outputs with the golden itself
     else:

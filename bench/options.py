@@ -13,6 +13,7 @@ from bench.adapters.base import ARMS, find_arm, interpreter_of
 from bench.cells import TWIN
 from bench.commands import COMMANDS
 from bench.exports import EXPORTS
+from bench.own_models import OwnModel, from_entry, from_onnx, from_path
 from bench.records import REFERENCE, SCENARIOS, SETUPS
 from bench.settings import ORDERS, PRESETS, Settings, duration, min_time, precision
 from exporters.models.zoo import ZooModel, get_model
@@ -28,7 +29,7 @@ FORMATS = ("table", "markdown", "csv", "json", "html")
 class Group:
     """Cells that are measured side by side: one model, thread count, scenario and setup, and the arms that can run the model."""
 
-    model: ZooModel
+    model: ZooModel | OwnModel
     threads: int
     settings: Settings
     arms: tuple[str, ...]
@@ -60,7 +61,10 @@ def _parser() -> argparse.ArgumentParser:
         "130 interrupted" + (f". Further commands: bench_frameworks {' | '.join(COMMANDS)}" if COMMANDS else ""),
     )
     what = parser.add_argument_group("what to measure")
-    what.add_argument("--models", metavar="A,B", help="models to run, or all (default: the small ones)")
+    what.add_argument("--models", metavar="A,B", help="models to run, by name or path prefix, or all (default: the small ones)")
+    what.add_argument("--onnx", action="append", default=[], metavar="FILE", help="an ONNX file to run; may be repeated")
+    what.add_argument("--entry", metavar="PACKAGE.MODULE:BUILD", help="a function that returns (model, example inputs), with --from")
+    what.add_argument("--from", dest="framework", choices=("torch", "jax", "tf"), help="what --entry is written in")
     what.add_argument(
         "--frameworks",
         metavar="A,B",
@@ -130,20 +134,33 @@ def _arm_names(text: str | None) -> list[str]:
     return names
 
 
-def chosen_models(text: str | None, zoo: Mapping[str, ZooModel]) -> list[ZooModel]:
-    """Returns the models named, ``all`` of them, or for None the default ones. A name may be that of a variant: ``torch_resnet50-tiny-b8``.
+def chosen_models(options: argparse.Namespace, zoo: Mapping[str, ZooModel]) -> list[ZooModel | OwnModel]:
+    """Returns the models that the options name: of the zoo, by the path of an export, as ONNX files, by an entry; else the default ones.
+
+    A name may be that of a variant: ``torch_resnet50-tiny-b8``.
 
     Raises:
-        InputError: an unknown name.
+        InputError: an unknown name, or a path where there is no model.
     """
-    if text is None:
+    if options.framework is not None and options.entry is None:
+        raise InputError.of(f"--from {options.framework}", "goes with --entry")
+    own: list[ZooModel | OwnModel] = [from_onnx(path) for path in options.onnx]
+    if options.entry is not None:
+        own.append(from_entry(options.entry, options.framework))
+    if own and options.models is None:
+        return own
+    if options.models is None:
         return [model for model in zoo.values() if model.default]
-    if text == "all":
-        return list(zoo.values())
-    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
-    if unknown := [name for name in names if name.partition("-")[0] not in zoo]:
+    if options.models == "all":
+        return [*zoo.values(), *own]
+    names = list(dict.fromkeys(name.strip() for name in options.models.split(",")))
+    if unknown := [name for name in names if not _is_path(name) and name.partition("-")[0] not in zoo]:
         raise InputError.of("--models", f"must be all, or name some of {', '.join(zoo)}", ", ".join(map(repr, unknown)))
-    return [zoo[name] if name in zoo else get_model(name) for name in names]
+    return [from_path(name) if _is_path(name) else zoo.get(name) or get_model(name) for name in names] + own
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name.endswith(".json")
 
 
 def _threads(text: str) -> list[int]:
@@ -167,7 +184,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     )  # fmt: skip
 
 
-def build_groups(models: Sequence[ZooModel], options: argparse.Namespace) -> list[Group]:
+def build_groups(models: Sequence[ZooModel | OwnModel], options: argparse.Namespace) -> list[Group]:
     """Returns what is to be measured, in order.
 
     Raises:

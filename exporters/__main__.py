@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code; the worst one if several models fail, for the others are exported all the same."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if not (options.list or options.to_onnx or options.models or options.framework or options.entry or options.saved_model or options.model):
+    if not (
+        options.list or options.to_onnx or options.models or options.framework or options.entry or options.saved_model or options.model
+    ):
         parser.error("says nothing to export: --models NAMES or all, --from with a model of your own, --to-onnx or --list")
     return run_command("exporters", lambda: _run(options))
 

@@ -226,9 +226,7 @@ def _bound(graph: Graph, inputs: Mapping[str, np.ndarray]) -> Graph:
     return bound
 
 
-def _check(
-    graph: Graph, golden: GoldenSet, intermediates: Intermediates | None
-) -> tuple[dict[str, Tolerances], dict[str, np.ndarray]]:
+def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None) -> tuple[dict[str, Tolerances], dict[str, np.ndarray]]:
     """Returns the tolerances of every output, and of those that have any which elements rounding decides.
 
     Raises:
@@ -246,7 +244,9 @@ def _check(
             raise ExportError.of(f"output '{output.name}'", "the graph must have the framework's dtype", f"{recorded} for {given}")
     try:
         undecided = _undecided_outputs(graph, golden, reference)
-        decided = {name: np.where(undecided[name], outputs[name], reference[name]) if name in undecided else reference[name] for name in names}
+        decided = {
+            name: np.where(undecided[name], outputs[name], reference[name]) if name in undecided else reference[name] for name in names
+        }
         return {name: derive_tolerances(name, outputs[name], decided[name]) for name in names}, undecided
     except ExportError as error:
         if intermediates is None:
@@ -265,7 +265,9 @@ def _undecided_outputs(graph: Graph, golden: GoldenSet, wide: Mapping[str, np.nd
     names = [
         output.name
         for output in graph.outputs
-        if output.value in rounded and not types[output.value].dtype.is_float and wide[output.name].shape == golden.outputs[output.name].shape
+        if output.value in rounded
+        and not types[output.value].dtype.is_float
+        and wide[output.name].shape == golden.outputs[output.name].shape
     ]
     if not names:
         return {}

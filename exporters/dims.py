@@ -128,7 +128,8 @@ def shapes_at(dims: Sequence[Dim], shapes: Mapping[str, Sequence[int]], binding:
 
 
 def trial_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
-    """Returns the sizes to make static graphs at: each dim takes up to four sizes of at least 2 where its range allows, in all pairs.
+    """Returns the sizes to make static graphs at: each dim takes up to four sizes of at least 2 where its range allows, in all pairs; one
+    alone takes up to six, the last far from the others, so that quotients come apart.
 
     Sizes of 1 are left out where possible: frameworks and broadcasting treat them specially.
     """
@@ -136,8 +137,8 @@ def trial_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
     for dim in dims:
         high = dim.high if dim.high is not None else max(dim.low, hint[dim.name]) + 24
         start = min(max(dim.low, 2), high)
-        sizes = {start, start + 1, start + 3, start + 8, hint[dim.name] if hint[dim.name] > 1 else start, high if high < 64 else start}
-        choices.append(sorted(size for size in sizes if size <= high)[:4])
+        sizes = {start, start + 1, start + 3, start + 8, hint[dim.name] if hint[dim.name] > 1 else start, high if high < 64 else start + 29}
+        choices.append(sorted(size for size in sizes if size <= high)[: 6 if len(dims) == 1 else 4])
     if len(dims) == 1:
         return [{dims[0].name: size} for size in choices[0]]
     base = {dim.name: sizes[0] for dim, sizes in zip(dims, choices, strict=True)}
@@ -296,7 +297,7 @@ class _Fit:
     def _quotient(self, values: tuple[int, ...]) -> str | None:
         """Returns ``factor * ((multiple * dim + shift) // divisor) + offset``, if what fits is the same at all sizes of the dim.
 
-        Of several shifts those of a quotient rounded down or up go first. What is found is a base, times a dim too, for the values to come.
+        Quotients rounded down or up go first, then these plus a number. What is found is a base, times a dim too, for the values to come.
         """
         factor = math.gcd(*(value - values[0] for value in values))
         offset = values[0] % factor if factor else 0
@@ -307,7 +308,8 @@ class _Fit:
                 edges = [divisor * ((value - offset) // factor) - size for value, size in zip(values, sizes, strict=True)]
                 shifts = range(max(edges), min(edges) + divisor)
                 fitting += [(shift, divisor) for shift in shifts]
-            plain = [(shift, divisor) for shift, divisor in fitting if shift % divisor in (0, divisor - 1)] or fitting
+            ranks = [0 if s in (0, d - 1) else 1 if s % d in (0, d - 1) else 2 for s, d in fitting]
+            plain = [form for form, rank in zip(fitting, ranks, strict=True) if rank == min(ranks)]
             high = dim.low + _TRIED_SIZES if dim.high is None else min(dim.high, dim.low + _TRIED_SIZES)
             tried = multiple * np.arange(dim.low, high + 1)
             if plain and all(np.array_equal((tried + s) // d, (tried + plain[0][0]) // plain[0][1]) for s, d in plain[1:]):

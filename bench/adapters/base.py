@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARMS", "Adapter", "Arm", "ArmFacts", "UnavailableError", "find_arm", "interpreter_of", "make_adapter"]
 
-_ALL = ("torch", "jax", "tf")
+_ALL = ("torch", "jax", "tf", "file")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.adapters.base import ArmFacts, UnavailableError
 from bench.cost import resident_bytes
+from bench.own_models import entry_of
 from bench.processes import CACHE_VARIABLE
 
 __all__ = ["CompilingAdapter", "FrameworkAdapter", "build_model", "cache_directory"]
@@ -124,16 +125,18 @@ class CompilingAdapter(FrameworkAdapter):
 
 
 def build_model(model: str) -> Any:
-    """Returns the zoo's model.
+    """Returns the zoo's model, or what the user's build function gives.
 
     Raises:
         UnavailableError: a package that it is made of is not installed.
     """
+    from exporters.entry import build_entry
     from exporters.errors import MissingFrameworkError
     from exporters.models.zoo import get_model
 
     try:
-        return get_model(model).build()[0]
+        entry = entry_of(model)
+        return get_model(model).build()[0] if entry is None else build_entry(entry)[0]
     except MissingFrameworkError as error:
         raise UnavailableError(str(error)) from error
 

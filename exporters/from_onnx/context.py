@@ -241,8 +241,8 @@ class Context:
         array = self.known(value)
         if array is None:
             raise RefusedError(f"its {what} depends on the inputs")
-        if array.dtype.kind not in "iub":
-            raise RefusedError(f"its {what} must be whole numbers, not {array.dtype}")
+        if array.dtype.kind == "f" and not bool((array == np.floor(array)).all()):
+            raise RefusedError(f"its {what} must be whole numbers, not {array.reshape(-1).tolist()}")
         return [int(element) for element in array.reshape(-1)]
 
     def type(self, value: str) -> TensorType:

@@ -20,7 +20,19 @@ from onnx import numpy_helper
 from exporters.errors import ExportError
 from rml_exec.types import DType
 
-__all__ = ["MOST_NODES", "Model", "NotATensorError", "Source", "all_nodes", "dense_of", "domain_of", "dtype_of", "free_names", "names_read", "read_model"]
+__all__ = [
+    "MOST_NODES",
+    "Model",
+    "NotATensorError",
+    "Source",
+    "all_nodes",
+    "dense_of",
+    "domain_of",
+    "dtype_of",
+    "free_names",
+    "names_read",
+    "read_model",
+]
 
 _OLDEST_OPSET = 1
 _OLDEST_IR = 3

@@ -51,7 +51,8 @@ class _Axis:
 
     def positions(self, coord: str, dtype: type = np.float64) -> np.ndarray:
         """Returns the position in x of each element of the result, computed in an element type."""
-        i, reach = np.arange(self.count, dtype=dtype), self.size - 1
+        reach = self.size - 1
+        i: np.ndarray = np.arange(self.count, dtype=dtype)
         if coord == "align_corners":
             return i * reach / (self.width - 1) if self.width > 1 else i * 0
         if coord == "asymmetric":
@@ -193,7 +194,9 @@ def _by_op(ctx: Context, x: str, axes: Sequence[_Axis], coord: str, mode: str) -
 
 def _scales(scale: float) -> list[float]:
     """Returns numbers that a float32 scale may stand for: the simplest fraction that rounds to it (0.6, 4/3), and itself."""
-    fraction = next(found for digits in range(1, 50) if np.float32(found := Fraction(scale).limit_denominator(2**digits)) == np.float32(scale))
+    fraction = next(
+        found for digits in range(1, 50) if np.float32(found := Fraction(scale).limit_denominator(2**digits)) == np.float32(scale)
+    )
     return [float(fraction), scale]
 
 

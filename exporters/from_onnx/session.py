@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -102,14 +102,18 @@ class InferenceSession:
         self._inputs = {name: _node_arg(value) for name, value in inputs.items()}
         self._dtypes = {name: dtype_of(value.type.tensor_type.elem_type).numpy for name, value in inputs.items()}
         self._ranked = {name for name, value in inputs.items() if value.type.tensor_type.HasField("shape")}
-        self._outputs = [_node_arg(value) for value in _outputs(self._model)]
+        outputs = _outputs(self._model)
+        self._outputs = [_node_arg(value) for value in outputs]
+        self._unranked = {index for index, value in enumerate(outputs) if not value.type.tensor_type.HasField("shape")}
+        if self._specialiser.output_ranks is not None:
+            self._learn(self._specialiser.output_ranks)
 
     def get_inputs(self) -> list[NodeArg]:
         """Returns the inputs that a run must be given, in order."""
         return list(self._inputs.values())
 
     def get_outputs(self) -> list[NodeArg]:
-        """Returns the outputs, in order."""
+        """Returns the outputs, in order. Where nothing says how many axes one has, its shape is empty until the first run."""
         return list(self._outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -142,7 +146,15 @@ class InferenceSession:
             raise InputError.of("run", f"the outputs are {', '.join(positions)}", ", ".join(map(repr, unknown)))
         with enough_memory(self._model.where):
             results = self._specialiser.run(self._checked(input_feed))
+        if self._unranked:
+            self._learn([result.ndim for result in results])
         return [results[positions[name]] for name in wanted] if wanted else results
+
+    def _learn(self, ranks: Sequence[int]) -> None:
+        """Takes the number of axes of outputs of which neither the file nor ONNX knew it."""
+        for index in self._unranked:
+            self._outputs[index] = replace(self._outputs[index], shape=[None] * ranks[index])
+        self._unranked = set()
 
     def _checked(self, feed: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Returns the inputs as arrays; raises InputError for those that the model does not allow."""
@@ -184,6 +196,11 @@ def _outputs(model: Model) -> list[onnx.ValueInfoProto]:
         if not output.type.tensor_type.HasField("shape"):
             plain.ClearField("type")  # else it infers nothing
     try:
-        return list(onnx.shape_inference.infer_shapes(bare, data_prop=True).graph.output)
+        inferred = onnx.shape_inference.infer_shapes(bare).graph.output
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError, EncodeError):  # it is too large, or has what onnx does not know
         return stated
+    found = {
+        value.name: value for value in inferred if value.type.tensor_type.HasField("shape")
+    }  # of one that is listed twice it fills one
+    by_name = {value.name: value for value in inferred if value.type.tensor_type.elem_type}
+    return [found.get(output.name) or by_name.get(output.name, output) for output in stated]

@@ -83,6 +83,14 @@ class Specialiser:
         special = self._special(feed)
         return list(special.executor.run([feed[name] for name in special.inputs]).values())
 
+    @property
+    def output_ranks(self) -> list[int] | None:
+        """The number of axes of each output, None before it is known."""
+        if self._general is None:
+            return None
+        types = self._general.graph.types()
+        return [types[output.value].rank for output in self._general.graph.outputs]
+
     def _could_help(self) -> bool:
         """True if a model that is refused as it stands could be imported for given inputs."""
         values = graph_inputs(self._model)
@@ -149,4 +157,8 @@ def _is_tensor(value: onnx.ValueInfoProto) -> bool:
 
 def _is_open(type_: onnx.TypeProto.Tensor) -> bool:
     """True for an input that has no fixed shape, or whose elements may say something about shapes."""
-    return not type_.HasField("shape") or len(type_.shape.dim) <= 1 or any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in type_.shape.dim)
+    return (
+        not type_.HasField("shape")
+        or len(type_.shape.dim) <= 1
+        or any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in type_.shape.dim)
+    )

@@ -44,7 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="MODEL", help="path prefix of an exported model, its .json, or a .onnx file")
     parser.add_argument(
-        "--inputs", type=Path, metavar="FILE", help="inputs, and outputs to check against (default MODEL.golden.safetensors, else random inputs)"
+        "--inputs",
+        type=Path,
+        metavar="FILE",
+        help="inputs, and outputs to check against (default MODEL.golden.safetensors, else random inputs)",
     )
     parser.add_argument("--check", action="store_true", help="compare the outputs with the golden, under the golden's own tolerance")
     parser.add_argument("--rtol", type=_tolerance, metavar="R", help="relative tolerance instead of the golden's")

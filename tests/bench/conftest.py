@@ -14,7 +14,7 @@ from bench.canary import Canary
 from bench.settings import Settings
 
 DATA = Path(__file__).parent.parent / "data"
-FRAMEWORKS = ("torch", "jax", "tf")
+FRAMEWORKS = ("torch", "jax", "tf", "file")
 
 QUICK = Settings(warm_up_s=0.0, calls=1, min_rounds=4, budget_s=0.0, order="abba", idle_s=0.01)
 """One call of warm-up, and four rounds with one call per block."""

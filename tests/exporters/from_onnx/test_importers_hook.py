@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,64 @@ def test_an_interrupted_import_is_done_again(imports: Path, model: Path) -> None
     (prefix.parent / "import.json").unlink()
     Path(f"{prefix}.json").write_text("half")
     assert load_graph(model).name == "model"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".golden.safetensors"])
+def test_a_damaged_import_is_replaced(imports: Path, model: Path, suffix: str, capfd: pytest.CaptureFixture[str]) -> None:
+    prefix = cache.import_file(model, golden=True)
+    for damage in (lambda path: path.write_bytes(path.read_bytes()[:20]), Path.unlink):
+        damage(Path(f"{prefix}{suffix}"))
+        assert run(capfd, str(model), "--check")[:1] == (0,)
+    assert sorted(path.name for path in prefix.parents[1].iterdir()) == [prefix.parent.name]  # no rubbish is left
+
+
+def test_an_import_that_is_there_is_not_touched(imports: Path, model: Path) -> None:
+    plain = cache.import_file(model)
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in plain.parent.iterdir()}
+    checked = cache.import_file(model, golden=True)
+    assert checked.parent != plain.parent
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in plain.parent.iterdir()} == before
+    assert cache.import_file(model) == checked  # which serves both
+
+
+def test_imports_at_once_do_not_meet(imports: Path, model: Path) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        prefixes = list(pool.map(lambda index: cache.import_file(model, golden=index % 2 == 0), range(12)))
+    for prefix in prefixes:
+        assert load_graph(prefix).name == "model"
+        assert (prefix.parent / "model.golden.safetensors").is_file()
+    assert len({prefix.parent for prefix in prefixes}) <= 2
+    assert not list(imports.glob("*/.part*"))
+
+
+def test_external_data_that_are_missing_are_named(imports: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = written(tmp_path, external_model("gone.bin"))
+    code, _, errors = run(capfd, str(model))
+    assert code == 2
+    assert "gone.bin: No such file" in errors
+    assert "output" not in errors
+
+
+def test_a_file_that_is_missing_is_named_as_it_was_given(imports: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = run(capfd, str(tmp_path / "nope.onnx"))
+    assert code == 2
+    assert "nope.onnx: cannot be read; got no such file" in errors
+    assert "json" not in errors
+
+
+def test_options_of_the_import_are_those_of_another_command(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([str(model), "--dim", "batch=2"])
+    assert f"python -m exporters --from onnx {model} --out PREFIX --dim batch=2" in capfd.readouterr().err
+
+
+def test_memory_that_there_is_not_ends_the_command_with_a_sentence(
+    imports: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "g (float[1] x) => (float[n] y) <int64[1] s = {1099511627776}> { t = Tile(x, s) y = Neg(t) }"
+    code, _, errors = run(capfd, str(written(tmp_path, parsed(text))))
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "must fit into memory" in errors
 
 
 def test_an_exported_model_of_that_name_comes_first(imports: Path, model: Path) -> None:

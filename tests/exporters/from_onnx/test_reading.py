@@ -286,7 +286,7 @@ def test_all_that_is_refused_is_listed_with_counts_and_places() -> None:
     with pytest.raises(RmlError) as raised:
         to_graph(model)
     assert "2 operators in 5 nodes" in str(raised.value)  # of what reads a refused value only operators that nothing knows
-    assert "Frob (2x)" in str(raised.value)
+    assert "Frob (4x)" in str(raised.value)
     assert "Multinomial (1x): random numbers" in str(raised.value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,24 @@ def test_upsample_and_the_first_resize(mode: str, scales: tuple[float, ...]) -> 
     if min(scales) >= 1:
         check("Upsample", [IMAGE, f32(*scales)], known=[1], mode=mode, opset=9, peer="ort", rtol=1e-4, atol=1e-5)
         check("Upsample", [IMAGE], scales=[float(scale) for scale in scales], mode=mode, opset=7, peer="ort", rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("coord", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
+@pytest.mark.parametrize("mode", ["linear", "floor", "ceil", "round_prefer_floor"])
+def test_scales_count_in_single_precision(coord: str, mode: str) -> None:
+    """10 * 0.7 is 7, and at 0.6 element 3 is at 5: in float64 both fall short of that."""
+    attrs = {"mode": "linear"} if mode == "linear" else {"mode": "nearest", "nearest_mode": mode}
+    for scale, size in itertools.product((0.7, 0.6, 0.3, 1.7, 4 / 3), (7, 10, 20, 35, 100)):
+        if coord == "align_corners" and abs(scale * size - round(scale * size)) > 1e-4:
+            continue  # ONNX's definition counts parts of an element there, ONNX Runtime does not
+        x = normal(1, 1, 2, size, seed=size)
+        check("Resize", [x, None, f32(1, 1, 1, scale)], known=[2], peer="ort", coordinate_transformation_mode=coord, atol=1e-4, **attrs)
+
+
+def test_a_resize_at_a_fraction_is_one_node() -> None:
+    attrs = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+    graph = check("Resize", [IMAGE, None, f32(1, 1, 0.6, 4 / 3)], known=[2], peer="ort", **attrs)
+    assert [(node.op, node.attrs["scales"]) for node in graph.nodes] == [("resize", (0.6, 4 / 3))]
 
 
 def test_integers_are_resized_in_floats() -> None:
