@@ -137,8 +137,10 @@ def trial_sizes(dims: Sequence[Dim], hint: Binding) -> list[dict[str, int]]:
     for dim in dims:
         high = dim.high if dim.high is not None else max(dim.low, hint[dim.name]) + 24
         start = min(max(dim.low, 2), high)
-        sizes = {start, start + 1, start + 3, start + 8, hint[dim.name] if hint[dim.name] > 1 else start, high if high < 64 else start + 29}
-        choices.append(sorted(size for size in sizes if size <= high)[: 6 if len(dims) == 1 else 4])
+        sizes = {start, start + 1, start + 3, start + 8, hint[dim.name] if hint[dim.name] > 1 else start, high if high < 64 else start}
+        chosen = sorted(size for size in sizes if size <= high)[:4]
+        further = [start + 8, min(start + 29, high - 1)] if len(dims) == 1 else []  # at the very highest graphs lose a slice
+        choices.append(sorted({*chosen, *(size for size in further if start <= size <= high)}))
     if len(dims) == 1:
         return [{dims[0].name: size} for size in choices[0]]
     base = {dim.name: sizes[0] for dim, sizes in zip(dims, choices, strict=True)}
@@ -308,16 +310,19 @@ class _Fit:
                 edges = [divisor * ((value - offset) // factor) - size for value, size in zip(values, sizes, strict=True)]
                 shifts = range(max(edges), min(edges) + divisor)
                 fitting += [(shift, divisor) for shift in shifts]
+            if not fitting:
+                continue
             ranks = [0 if s in (0, d - 1) else 1 if s % d in (0, d - 1) else 2 for s, d in fitting]
             plain = [form for form, rank in zip(fitting, ranks, strict=True) if rank == min(ranks)]
             high = dim.low + _TRIED_SIZES if dim.high is None else min(dim.high, dim.low + _TRIED_SIZES)
             tried = multiple * np.arange(dim.low, high + 1)
-            if plain and all(np.array_equal((tried + s) // d, (tried + plain[0][0]) // plain[0][1]) for s, d in plain[1:]):
-                shift, divisor = plain[0]
-                top = _term(multiple, dim.name) + (f" + {shift}" if shift > 0 else f" - {-shift}" if shift else "")
-                text = f"({top}) // {divisor}"
-                self._add_bases(self._quotients, [text, *_products((text, other) for other in (*(dim.name for dim in self._dims), text))])
-                return self._scaled(values, self._quotients)
+            shift, divisor = plain[0]
+            if any(not np.array_equal((tried + s) // d, (tried + shift) // divisor) for s, d in plain):
+                return None
+            top = _term(multiple, dim.name) + (f" + {shift}" if shift > 0 else f" - {-shift}" if shift else "")
+            text = f"({top}) // {divisor}"
+            self._add_bases(self._quotients, [text, *_products((text, other) for other in (*(dim.name for dim in self._dims), text))])
+            return self._scaled(values, self._quotients)
         return None
 
     def _sum(self, values: tuple[int, ...]) -> str | None:

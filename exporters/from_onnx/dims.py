@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -15,13 +16,17 @@ from exporters.from_onnx.options import Size
 from exporters.from_onnx.reading import Model
 from rml_exec.errors import RmlError
 from rml_exec.ir.dims import MAX_LENGTH, parse_expr
-from rml_exec.ir.graph import Graph
+from rml_exec.ir.graph import Graph, Node
 from rml_exec.ir.names import Names
+from rml_exec.types import TensorType
 
 __all__ = ["InputShapes", "import_model", "window_counts"]
 
 _LARGE = 64
 """Smallest size that is tried where small ones failed."""
+
+_FINEST = 1000
+"""Largest denominator that a scale is taken for."""
 
 _USUAL = 8
 """Hint of a dim that is not a batch size."""
@@ -243,6 +248,8 @@ def window_counts(graphs: Sequence[tuple[Mapping[str, int], Graph]], names: Sequ
     found: dict[str, None] = {}
     for nodes in zip(*(graph.nodes for _, graph in graphs), strict=False):
         attrs = nodes[0].attrs
+        if {node.op for node in nodes} == {"resize"} and attrs["scales"] is not None:
+            found |= dict.fromkeys(_scaled_counts(nodes, graphs, types, texts))
         if len({node.op for node in nodes}) > 1 or not {"strides", "pads", "data_layout"} <= attrs.keys():
             continue
         first = 2 if attrs["data_layout"] == "NCHW" else 1
@@ -268,6 +275,28 @@ def window_counts(graphs: Sequence[tuple[Mapping[str, int], Graph]], names: Sequ
                 texts[after] = result
                 found[result] = None
     return [text for text in found if len(text) <= MAX_LENGTH]
+
+
+def _scaled_counts(
+    nodes: Sequence[Node],
+    graphs: Sequence[tuple[Mapping[str, int], Graph]],
+    types: Sequence[Mapping[str, TensorType]],
+    texts: dict[tuple[int, ...], str],
+) -> list[str]:
+    """Returns expressions for the sizes that a ``resize`` by scales gives, which ``texts`` gets too: at scale 0.7 ``w * 7 // 10``."""
+    found = []
+    first = 2 if nodes[0].attrs["data_layout"] == "NCHW" else 1
+    for place, scale in enumerate(nodes[0].attrs["scales"]):
+        before = tuple(type_[node.inputs[0] or ""].shape[first + place] for type_, node in zip(types, nodes, strict=True))
+        after = tuple(node.outputs[0].type.shape[first + place] for node in nodes)
+        text, ratio = _text(before, texts), Fraction(scale).limit_denominator(_FINEST)
+        if text is None or len(set(after)) == 1 or after in texts:
+            continue
+        result = f"({text}) * {ratio.numerator} // {ratio.denominator}"
+        if len(result) <= MAX_LENGTH and tuple(parse_expr(result).evaluate(sizes) for sizes, _ in graphs) == after:
+            texts[after] = result
+            found.append(result)
+    return found
 
 
 def _text(values: tuple[int, ...], texts: Mapping[tuple[int, ...], str]) -> str | None:

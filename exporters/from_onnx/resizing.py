@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,6 +18,14 @@ from rml_exec.types import DType
 _FLOATS = (DType.F16, DType.F32, DType.F64)
 _ROUNDINGS = {"round_prefer_floor": "half_down", "round_prefer_ceil": "half_up", "floor": "floor", "ceil": "ceil"}
 _COORDINATES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn")
+
+_LONG = 4096
+"""Elements that scales are tried on."""
+
+_HAIR = 2.0**-40
+
+_WHOLE = 1e-4
+"""A number that is as near to a whole one was meant to be it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,8 @@ class _Axis:
     @property
     def width(self) -> float:
         """Elements after, before they were made whole."""
-        return self.scale * self.size if self.given else self.count
+        width = self.scale * self.size
+        return width if self.given and abs(width - self.count) > _WHOLE else self.count
 
     def positions(self, coord: str, dtype: type = np.float64) -> np.ndarray:
         """Returns the position in x of each element of the result, computed in an element type."""
@@ -161,7 +170,7 @@ def _by_op(ctx: Context, x: str, axes: Sequence[_Axis], coord: str, mode: str) -
     layout = "NCHW" if not touched & {0, 1} else "NHWC"
     spatial = range(2, rank) if layout == "NCHW" else range(1, rank - 1)
     antialias = bool(ctx.attr("antialias", 0)) and mode != "nearest"
-    fractional = any(abs(one.width - one.count) > 1e-4 for one in axes)
+    fractional = any(one.width != one.count for one in axes)
     if coord == "half_pixel_symmetric" and not fractional:
         coord = "half_pixel"
     if coord not in _COORDINATES or (coord == "align_corners" and (fractional or antialias)):
@@ -171,10 +180,9 @@ def _by_op(ctx: Context, x: str, axes: Sequence[_Axis], coord: str, mode: str) -
     of = {one.axis: one for one in axes}
     scales = {one.axis: one.scale for one in axes} if axes[0].given else None
     if mode == "nearest" and scales is not None:
-        fitting = [next((scale for scale in _scales(one.scale) if _takes(one, coord, scale)), None) for one in axes]
-        if None in fitting:
+        scales = {one.axis: _double_for(one, coord) for one in axes}
+        if not all(_takes(one, coord, scales[one.axis]) for one in axes):
             return None
-        scales = {one.axis: scale for one, scale in zip(axes, fitting, strict=True) if scale is not None}
     return str(
         ctx.add(
             "resize",
@@ -192,12 +200,20 @@ def _by_op(ctx: Context, x: str, axes: Sequence[_Axis], coord: str, mode: str) -
     )
 
 
-def _scales(scale: float) -> list[float]:
-    """Returns numbers that a float32 scale may stand for: the simplest fraction that rounds to it (0.6, 4/3), and itself."""
+def _double_for(one: _Axis, coord: str) -> float:
+    """Returns the number whose positions in float64 round most often as those of a float32 scale do in float32.
+
+    That is itself, or the simplest fraction that it may stand for (0.6, 4/3), or one a hair beside that. It is the same at every size of the
+    axis, so that sizes may stay open.
+    """
+    scale = one.scale
     fraction = next(
-        found for digits in range(1, 50) if np.float32(found := Fraction(scale).limit_denominator(2**digits)) == np.float32(scale)
+        float(found) for digits in range(1, 50) if np.float32(found := Fraction(scale).limit_denominator(2**digits)) == np.float32(scale)
     )
-    return [float(fraction), scale]
+    long = replace(one, size=max(math.ceil(_LONG / scale), 2), count=_LONG)
+    wanted = _nearest(long.positions(coord, np.float32), long)
+    candidates = [fraction, fraction * (1 + _HAIR), fraction * (1 - _HAIR), scale]
+    return min(candidates, key=lambda each: int((nearest_elements(long.size, _LONG, each, coord, one.rounding) != wanted).sum()))
 
 
 def _takes(one: _Axis, coord: str, scale: float) -> bool:

@@ -74,7 +74,7 @@ def to_onnx(
     Raises:
         MissingFrameworkError: onnx is not installed.
         UnsupportedOperatorsError: nodes that ONNX has no way to say, all at once.
-        ExportError: an unknown opset, a file that cannot be written, outputs that differ from the golden.
+        ExportError: an unknown opset, a missing directory, a file that cannot be written, outputs that differ from the golden.
         GraphFormatError: the prefix holds no valid graph.
     """
     import_framework("onnx")

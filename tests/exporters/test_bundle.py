@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 
 from exporters import bundle
-from exporters.bundle import check_prefix, count_flops, derive_tolerances, is_finished, write_export
+from exporters.bundle import ExportSummary, check_prefix, count_flops, derive_tolerances, is_finished, write_export
 from exporters.errors import ExportError
-from rml_exec.ir.golden import graph_hashes, read_golden
+from exporters.golden_sets import undecided_elements
+from rml_exec.graph_run import RunOptions, run_model
+from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
 from rml_exec.ir.graph import Graph
 from rml_exec.loading import GraphBuilder, load_graph
 from rml_exec.runtime.reference import run_reference
@@ -171,6 +174,60 @@ def test_outputs_of_other_names_or_dtypes_are_refused(tmp_path: Path, small_grap
         write_export(small_graph, tmp_path / "small", **small_run | {"outputs": {"y": y, "m": n}})
     with pytest.raises(ExportError, match="output 'n': the graph must have the framework's dtype; got int64 for int32"):
         write_export(small_graph, tmp_path / "small", **small_run | {"outputs": {"y": y, "n": n.astype(np.int32)}})
+
+
+def export_integers(dtype: str, got: Callable[[np.ndarray], np.ndarray], path: Path) -> ExportSummary:
+    """Exports the whole part of a million times 300 floats, or three times 300 integers, for a framework that computes ``got``."""
+    b = GraphBuilder("integers")
+    x = b.input("x", dtype, (300,))
+    if dtype == "f32":
+        values = np.random.default_rng(0).standard_normal(300).astype(np.float32)
+        b.output("y", b.add("cast", [b.add("mul", [x, b.constant(np.float32(1e6))])], to="i32", f2i="saturate"))
+    else:
+        values = np.arange(300, dtype=np.int32)
+        b.output("y", b.add("mul", [x, b.constant(np.int32(3))]))
+    run: dict[str, Any] = {"framework": "f", "framework_version": "1", "seed": 0, "threads": 1}
+    return write_export(b.build(), path, inputs={"x": values}, outputs={"y": got(values)}, **run)
+
+
+def test_integers_that_rounding_decides_are_not_compared(tmp_path: Path) -> None:
+    summary = export_integers("f32", lambda x: (x * np.float32(1e6)).astype(np.int32), tmp_path / "t")
+    path = tmp_path / "t.golden.safetensors"
+    golden = read_golden(path)
+    undecided = golden.undecided["y"]
+    assert 0 < undecided.sum() < 30
+    assert summary.remarks == (f"rounding decides {undecided.sum()} of 300 elements of output 'y'",)
+    assert golden.metadata["remark"] == summary.remarks[0]
+    for where, passes in ((undecided, True), (~undecided, False)):
+        y = golden.outputs["y"] + where.astype(np.int32)
+        write_golden(path, Golden(golden.inputs, {"y": y}, golden.metadata, golden.undecided))
+        assert run_model(tmp_path / "t", RunOptions(check=True)).passed is passes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "got", "message"),
+    [
+        (
+            "f32",
+            lambda x: np.floor(x * np.float32(1e6)).astype(np.int32),
+            r"1\d\d of 300 elements that differ, where float32 and float64 differ in",
+        ),
+        ("i32", lambda x: 3 * x + (x == 7), "1 of 300 elements that differ"),
+    ],
+)
+def test_integers_that_rounding_does_not_explain_are_refused(tmp_path: Path, dtype: str, got: Any, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        export_integers(dtype, got, tmp_path / "t")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_few_systematic_differences_are_no_rounding() -> None:
+    wide = np.zeros(1000, np.int64)
+    got = wide.copy()
+    got[:3] = 1
+    with pytest.raises(ExportError, match="3 of 1000 elements that differ"):
+        undecided_elements("y", got, wide, wide)
+    assert undecided_elements("y", got, np.where(np.arange(1000) == 5, 1, wide), wide).sum() == 4
 
 
 def test_a_tolerance_stretches_to_four_times_the_frameworks_own_error() -> None:

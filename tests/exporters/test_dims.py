@@ -43,6 +43,12 @@ def test_an_option_that_is_no_dim_is_one_sentence(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("arguments", [("b", 4, 1), ("b", 0, 2), ("b", 0), ("", 1, 2), ("a b", 1, 2), ("min",), ("if",), ("a+b",)])
+def test_a_dim_without_a_name_or_a_range_cannot_be_made(arguments: Any) -> None:
+    with pytest.raises(ExportError, match=r"^dim.*: the (name must be an identifier|range must not be empty)"):
+        Dim(*arguments)
+
+
 def test_axes_are_the_first_of_every_input_or_those_named() -> None:
     assert axes_of(Dim("b"), SHAPES) == {"ids": 0, "mask": 0}
     assert axes_of(Dim("t", axes=1), SHAPES) == {"ids": 1, "mask": 1}
@@ -125,12 +131,49 @@ def test_the_symbolic_graph_becomes_every_static_one(make: Any, tmp_path: Any) -
 
 
 def test_a_framework_can_name_expressions_that_are_no_polynomial() -> None:
-    def halves(g: GraphBuilder, x: str, b: int, t: int) -> str:
-        return str(g.add("slice", [x], start=(0, 0), limit=(b, t), strides=(1, 2)))
+    def less(g: GraphBuilder, x: str, b: int, t: int) -> str:
+        return str(g.add("slice", [x], start=(0, 0), limit=(b, min(t, 6)), strides=(1, 1)))
 
     with pytest.raises(ExportError, match=r"slice 'slice'.*is no simple expression.*Hint: give this dim a fixed size"):
-        symbolic(halves)
-    assert symbolic(halves, ["(t + 1) // 2"]).bind(b=3, t=10).nodes == build(halves, 3, 10).nodes
+        symbolic(less)
+    assert symbolic(less, ["min(t, 6)"]).bind(b=3, t=10).nodes == build(less, 3, 10).nodes
+
+
+def strided(step: int, first: int = 0) -> Any:
+    return lambda g, x, b, t: g.add("slice", [x], start=(0, first), limit=(b, t), strides=(1, step))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        strided(2),
+        strided(3),
+        strided(4),
+        strided(5, 1),
+        strided(7),
+        lambda g, x, b, t: g.add("reshape", [strided(2)(g, x, b, t)], shape=(b * ((t + 1) // 2),)),
+        lambda g, x, b, t: g.add("reshape", [strided(3)(g, x, b, t)], shape=(b * ((t + 2) // 3),)),
+        lambda g, x, b, t: g.add("slice", [x], start=(0, 0), limit=(b, 2 * t // 3), strides=(1, 1)),
+    ],
+)
+def test_quotients_are_found(make: Any) -> None:
+    dims, hint = [Dim("t", 3, 40, 1)], {"t": 7}
+    graph = generalise([(sizes, build(make, 2, sizes["t"])) for sizes in trial_sizes(dims, hint)], dims, hint)
+    for t in range(3, 41):
+        assert graph.bind(t=t).nodes == build(make, 2, t).nodes
+
+
+def test_a_quotient_that_could_be_several_is_refused() -> None:
+    dims, hint = [Dim("t", 3, 40, 1)], {"t": 7}
+    with pytest.raises(ExportError, match="is no simple expression"):
+        generalise([(sizes, build(strided(30), 2, sizes["t"])) for sizes in trial_sizes(dims, hint)], dims, hint)
+
+
+def test_quotients_of_one_of_two_dims_are_found_and_multiplied() -> None:
+    def flat(g: GraphBuilder, x: str, b: int, t: int) -> str:
+        return str(g.add("reshape", [strided(2)(g, x, b, t)], shape=(b * ((t + 1) // 2),)))
+
+    assert symbolic(flat).bind(b=3, t=10).nodes == build(flat, 3, 10).nodes
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, small_graph: Graph, small_run: dict[s
         found.append((model, inputs, options))
         return write_export(small_graph, prefix, **small_run)
 
-    fake = SimpleNamespace(export=export, open_saved_model=lambda directory: (f"model in {directory}", [0]))
+    fake = SimpleNamespace(export=export, open_saved_model=lambda directory, _: (f"model in {directory}", [0]))
     monkeypatch.setitem(sys.modules, "exporters.from_torch", fake)
     monkeypatch.setitem(sys.modules, "exporters.from_tf", fake)
     return found
@@ -151,7 +151,7 @@ def test_a_model_of_ones_own_is_exported(my_code: Path, calls: list[Any], capsys
         (["--from", "torch", "--entry", "code_of_mine:one", "--out", "x"], "x: entry 'code_of_mine:one'"),
         *((["--from", "torch", "--entry", "code_of_mine:raises", "--out", out], "not a directory") for out in ("k/..", ".", "z/", "", "/")),
         (["--from", "torch", "--entry", "code_of_mine:raises", "--out", "z.golden"], "takes a path without suffix"),
-        (["--dim", "b"], "--dim: must be NAME=LOW..HIGH"),
+        (["--models", "all", "--dim", "b"], "--dim: must be NAME=LOW..HIGH"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_and_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

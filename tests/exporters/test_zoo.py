@@ -107,11 +107,20 @@ def test_few_models_are_the_default() -> None:
 
 
 def test_a_failed_model_does_not_stop_the_others(exported: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--out", str(tmp_path)]) == 2
+    assert command.main(["--models", "all", "--out", str(tmp_path)]) == 2
     assert exported == ["good", "broken", "fine"]
     assert capsys.readouterr().err.splitlines()[1] == "broken: torch export: it is broken."
     assert is_finished(tmp_path / "good")
     assert is_finished(tmp_path / "fine")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--out", "here"], ["--force"], ["--models", ""]])
+def test_nothing_named_is_bad_usage(exported: list[str], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(arguments)
+    assert ended.value.code == 2
+    assert "says nothing to export: --models NAMES or all" in capsys.readouterr().err
+    assert exported == []
 
 
 def test_what_is_finished_is_exported_again_only_by_force(exported: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

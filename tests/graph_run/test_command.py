@@ -120,6 +120,23 @@ def test_inputs_come_from_the_file_given(model, capsys, tmp_path):
     assert "must hold every output" in refused(capsys, model, "--inputs", other, "--check")
 
 
+def test_without_a_golden_inputs_are_random_and_a_check_says_how_to_get_one(model, capsys):
+    golden_file(model).unlink()
+    code, _, err = run(capsys, model, "--bench", 2)
+    assert code == 0
+    assert err.endswith("tiny_mlp: has no golden, so its inputs are random numbers\n")
+    assert run(capsys, model, "--bisect")[0] == 0
+    said = refused(capsys, model, "--check")
+    assert "there is no golden" in said
+    assert "Hint: export the model again" in said
+    assert said.count("\n") == 1
+
+
+def test_an_npz_file_is_told_apart(model, capsys, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 8), np.float32))
+    assert "must be a safetensors file" in refused(capsys, model, "--inputs", tmp_path / "x.npz")
+
+
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [

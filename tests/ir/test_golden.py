@@ -35,8 +35,18 @@ def test_strange_keys_and_missing_files(tmp_path):
     with pytest.raises(GraphFormatError, match="g: cannot be read"):
         read_golden(tmp_path / "g")
     write_tensors(tmp_path / "g", {"x": read_tensors(DATA / "tiny_mlp.safetensors")[0]["fc0.bias"]})
-    with pytest.raises(GraphFormatError, match=r"keys of a golden file must begin with in. or out.; got x"):
+    with pytest.raises(GraphFormatError, match=r"keys of a golden file must begin with in., out. or undecided.; got x"):
         read_golden(tmp_path / "g")
+
+
+def test_undecided_elements_have_the_shape_of_their_output(tmp_path):
+    x, mask = np.zeros(3, np.int32), np.bool_([True, False, False])
+    write_golden(tmp_path / "g", Golden({"x": x}, {"y": x}, {}, {"y": mask}))
+    np.testing.assert_array_equal(read_golden(tmp_path / "g").undecided["y"], mask)
+    for name, wrong in (("z", mask), ("y", mask[:2]), ("y", x)):
+        write_golden(tmp_path / "g", Golden({"x": x}, {"y": x}, {}, {name: wrong}))
+        with pytest.raises(GraphFormatError, match=f"undecided.{name} must be bool of the shape of out.{name}"):
+            read_golden(tmp_path / "g")
 
 
 def test_hashes_tell_models_apart(tmp_path):

@@ -171,3 +171,11 @@ def test_given_inputs_are_the_hints(tmp_path: Path) -> None:
     model = parsed("g (float[batch,4] x) => (y) { y = Neg(x) }")
     export(model, tmp_path / "m", golden_from="reference", inputs={"x": np.ones((6, 4), np.float32)})
     assert load_graph(tmp_path / "m").dims["batch"]["hint"] == 6
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_sizes_after_a_resize_by_a_fraction_are_expressions(mode: str) -> None:
+    text = f'g (float[1, 2, h, 6] x) => (float[1, 2, k, 9] y) <float[4] s = {{1, 1, 0.7, 1.5}}> {{ y = Resize <mode = "{mode}"> (x, , s) }}'
+    graph = to_graph(parsed(text))
+    for size in (10, 13, 20, 50):
+        assert graph.bind(h=size).nodes[0].outputs[0].type.shape == (1, 2, size * 7 // 10, 9)

@@ -33,6 +33,7 @@ def prefix(tmp_path: Path, small_graph: Graph, small_run: dict[str, Any]) -> Pat
 
 
 def test_an_export_is_written_checked_and_compared_with_its_golden(prefix: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
     summary = to_onnx(prefix, tmp_path / "out" / "small.onnx")
     assert (summary.golden, summary.opset, summary.external) == ("pass", DEFAULT_OPSET, None)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["small.onnx"]
@@ -177,11 +178,13 @@ def test_the_command_writes_a_file_and_says_what_it_is(prefix: Path, tmp_path: P
     assert "opset 17, 3 nodes" in capsys.readouterr().err
     assert onnx.load(path).opset_import[0].version == 17
     assert command.main(["--to-onnx", str(tmp_path / "nothing"), str(path)]) == 2
-    assert command.main(["--to-onnx", str(prefix), str(prefix) + ".json/x.onnx"]) == 2
+    for folder in (f"{prefix}.json", tmp_path / "missing"):
+        assert command.main(["--to-onnx", str(prefix), f"{folder}/x.onnx"]) == 2
+    assert not (tmp_path / "missing").exists()
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
+    assert len(said) == 3
     assert "cannot be read" in said[0]
-    assert "must be writable" in said[1]
+    assert all("its directory must be there" in line for line in said[1:])
 
 
 def test_onnx_is_imported_by_the_first_call_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
