@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import json
 import os
 import select
@@ -155,7 +156,8 @@ def _command(python: str | None) -> list[str]:
     """Returns how to start a worker under this interpreter, or under another one, which must not see what is installed for this one."""
     if python is None:
         return [sys.executable, "-P", "-m", "bench.worker"]
-    return [python, "-P", str(_ROOT / "bench" / "bootstrap.py"), str(_ROOT)]
+    native = importlib.util.find_spec("rml_exec._native")  # of an editable install it lies elsewhere than the package
+    return [python, "-P", str(_ROOT / "bench" / "bootstrap.py"), str(_ROOT), (native and native.origin) or ""]
 
 
 def _environment(cell: Mapping[str, Any], mark: str) -> dict[str, str]:
