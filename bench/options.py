@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--aa", action="store_true", default=None, help="run the reference twice: how far two equal arms seem apart")
     how.add_argument("--min-time", type=min_time, metavar="T", help="length of a block, 0.2s, or calls per block, 100x (default 0.2s)")
     how.add_argument("--precision", type=precision, metavar="P", help="enough when every ratio is known to ±P (default 1%%)")
-    how.add_argument("--budget", type=duration, metavar="T", help="or when a model has taken so long, after 8 rounds (default 40s)")
+    how.add_argument("--budget", type=duration, metavar="T", help="or when a model has taken so long, after 8 rounds (default 30s)")
     how.add_argument("--order", choices=ORDERS, default="random", help="in which order arms take turns (default %(default)s)")
     how.add_argument("--seed", type=int, metavar="N", help="seed of the order and all else that is drawn (default: a new one)")
     how.add_argument("--timeout", type=duration, default=120.0, metavar="T", help="longest wait for a step of a cell (default 120s)")

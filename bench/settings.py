@@ -50,7 +50,7 @@ class Settings:
     min_rounds: int = 8
     max_rounds: int = 400
     precision: float = 0.01
-    budget_s: float = 40.0
+    budget_s: float = 30.0
     timeout_s: float = 120.0
     gap_s: float = 0.01
     callers: int = 4
@@ -72,7 +72,7 @@ class Settings:
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {
         "models": None, "threads": "1", "scenario": "latency", "setup": "tuned", "aa": False, "min_time": (0.2, None), "precision": 0.01,
-        "budget": 40.0,
+        "budget": 30.0,
     },
     "quick": {
         "models": None, "threads": "1", "scenario": "latency", "setup": "tuned", "aa": False, "min_time": (0.05, None), "precision": 0.03,

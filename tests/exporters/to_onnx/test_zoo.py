@@ -14,7 +14,13 @@ from exporters.models.zoo import all_models, export_model, get_model  # noqa: E4
 from exporters.to_onnx import to_onnx  # noqa: E402
 from tests.exporters.to_onnx.onnx_runs import OPSETS, operators  # noqa: E402
 
-MODELS = [pytest.param(name, marks=getattr(pytest.mark, model.framework)) for name, model in all_models().items()]
+FAST = ("torch_cnn", "torch_transformer", "torch_mobilenet_v2", "torch_lstm", "jax_cnn", "jax_gru", "tf_cnn", "tf_lstm")
+"""One of each kind; exporting all of them takes minutes."""
+
+MODELS = [
+    pytest.param(name, marks=[getattr(pytest.mark, model.framework), *([] if name in FAST else [pytest.mark.slow])])
+    for name, model in all_models().items()
+]
 CHANNELS_LAST = ("jax_cnn", "jax_resnet50", "tf_cnn", "tf_efficientnet_b0", "tf_mobilenet_v2", "tf_resnet50")
 
 
