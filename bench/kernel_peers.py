@@ -135,7 +135,6 @@ def _torch(graph: Graph, inputs: Sequence[np.ndarray]) -> Call | None:
     import torch
 
     torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
     x = torch.from_numpy(inputs[0])
     out = torch.empty_like(x)
     functional = torch.nn.functional
