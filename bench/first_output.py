@@ -28,7 +28,7 @@ def main() -> None:
     import json
     from pathlib import Path
 
-    from rml_exec.ir import derived
+    from rml_exec.ir.derived import held_bytes
 
     # Not getrusage: the largest size it knows may be that of the process that started this one.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -40,7 +40,7 @@ def main() -> None:
         "run_s": ran - created,
         "cpu_seconds": time.process_time(),
         "peak_rss_bytes": 1024 * int(status["VmHWM"].split()[0]),
-        "packed_bytes": sum(array.nbytes for array in derived._entries.values()),
+        "packed_bytes": held_bytes(),
         "arena_bytes": executor.memory.arena_bytes,
     }
     print(json.dumps(facts))

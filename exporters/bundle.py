@@ -30,9 +30,9 @@ from exporters.progress import report
 from rml_exec.errors import GraphFormatError, RmlError
 from rml_exec.ir.golden import Golden, graph_hashes, read_golden, write_golden
 from rml_exec.ir.graph import Body, Function, Graph
-from rml_exec.loading import check_graph, load_graph, save_graph
+from rml_exec.loading import load_graph, save_graph
 from rml_exec.ops import get_op
-from rml_exec.runtime.binding import DimSolver
+from rml_exec.runtime.binding import graph_for
 from rml_exec.runtime.reference import run_reference
 
 __all__ = ["ExportSummary", "Tolerances", "check_prefix", "count_flops", "derive_tolerances", "is_finished", "write_export"]
@@ -165,7 +165,7 @@ def write_export(
         _give_memory_back()
         report("comparing with float64")
         written = load_graph(prefix)
-        tolerances, masks = zip(*(_check(_bound(written, golden.inputs), golden, intermediates) for golden in sets), strict=True)
+        tolerances, masks = zip(*(_check(graph_for(written, golden.inputs), golden, intermediates) for golden in sets), strict=True)
         produced = {"framework": framework, "framework_version": framework_version, "threads": str(threads), **graph_hashes(paths[0])}
         remarks = [[*_undecided(mask), *others] for mask, others in zip(masks, remarks_on(written, sets), strict=True)]
         for number, (golden, figures) in reversed(list(enumerate(zip(sets, tolerances, strict=True)))):
@@ -214,16 +214,6 @@ def _metadata(produced: Mapping[str, str], golden: GoldenSet, figures: Mapping[s
 
 def _undecided(masks: Mapping[str, np.ndarray]) -> list[str]:
     return [f"rounding decides {np.count_nonzero(mask)} of {mask.size} elements of output '{name}'" for name, mask in masks.items()]
-
-
-def _bound(graph: Graph, inputs: Mapping[str, np.ndarray]) -> Graph:
-    """Returns the static graph for inputs of these shapes, checked."""
-    if not graph.dims:
-        return graph
-    solver = DimSolver(graph)
-    bound = graph.bind(**dict(zip(solver.dims, solver.solve(inputs), strict=True)))
-    check_graph(bound)
-    return bound
 
 
 def _check(graph: Graph, golden: GoldenSet, intermediates: Intermediates | None) -> tuple[dict[str, Tolerances], dict[str, np.ndarray]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from rml_exec.graph_run.runner import RunOptions, load_golden, random_inputs
 from rml_exec.graph_run.single_step import narrow
 from rml_exec.ir.format import model_paths
 from rml_exec.ir.golden import Golden, graph_hashes, write_golden
-from rml_exec.ir.graph import Graph
-from rml_exec.loading import check_graph, find_model, load_graph, save_graph
-from rml_exec.runtime.binding import DimSolver
+from rml_exec.loading import find_model, load_graph, save_graph
+from rml_exec.runtime.binding import graph_for
 from rml_exec.runtime.executor import Executor
 from rml_exec.types import TensorType
 
@@ -123,7 +121,7 @@ def bisect_model(model: str | Path, options: RunOptions | None = None, out: str 
     loaded = load_graph(model)
     drawn = options.inputs is None and not model_paths(model).golden.exists()
     golden = Golden(random_inputs(loaded), {}) if drawn else load_golden(model, options.inputs)
-    graph = _bound(loaded, golden.inputs)
+    graph = graph_for(loaded, golden.inputs)
     executor = Executor.create(graph, threads=options.threads, fuse=options.fuse, numerics=options.numerics)
     executor.run(golden.inputs)  # says what is wrong with the inputs, if anything is
     rows: list[StepError] = []
@@ -136,16 +134,6 @@ def bisect_model(model: str | Path, options: RunOptions | None = None, out: str 
         return Bisection(name, executor.threads, tuple(rows))
     reproduces = write_culprit(culprit, out, options)
     return Bisection(name, executor.threads, tuple(rows), out, reproduces)
-
-
-def _bound(graph: Graph, inputs: Mapping[str, np.ndarray]) -> Graph:
-    """Returns the static graph for inputs of these shapes."""
-    if not graph.dims:
-        return graph
-    solver = DimSolver(graph)
-    bound = graph.bind(**dict(zip(solver.dims, solver.solve(inputs), strict=True)))
-    check_graph(bound)
-    return bound
 
 
 def _check_target(model: Path, options: RunOptions, out: str) -> None:

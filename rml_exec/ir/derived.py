@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Recipe", "derived_array", "is_table", "roots_of"]
+__all__ = ["Recipe", "derived_array", "held_bytes", "is_table", "roots_of"]
 
 _Identity: TypeAlias = tuple[Hashable, ...]
 """What tells an array apart: where it lies, or what it is made from and how."""
@@ -67,6 +67,11 @@ def derived_array(sources: Sequence[np.ndarray], key: tuple[Hashable, ...], make
 def roots_of(source: np.ndarray | Recipe) -> tuple[np.ndarray, ...]:
     """Returns the arrays at the beginning: those that a derived array or a recipe goes back to, or the array itself."""
     return source.roots if isinstance(source, _Derived | Recipe) else (source,)
+
+
+def held_bytes() -> int:
+    """Returns the bytes of all derived arrays that somebody in this process uses now."""
+    return sum(array.nbytes for array in list(_entries.values()))
 
 
 def is_table(data: np.ndarray) -> bool:

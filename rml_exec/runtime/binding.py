@@ -9,9 +9,10 @@ import numpy as np
 
 from rml_exec.errors import InputError
 from rml_exec.ir.graph import Graph
+from rml_exec.loading import check_graph
 from rml_exec.types import TensorType
 
-__all__ = ["DimSolver", "Signature", "bind_inputs", "bind_outputs", "input_arrays"]
+__all__ = ["DimSolver", "Signature", "bind_inputs", "bind_outputs", "graph_for", "input_arrays"]
 
 
 class Signature:
@@ -142,6 +143,20 @@ class DimSolver:
         if problems:
             raise InputError.of("run", "inputs must fit the graph", "; ".join(problems))
         return tuple(given[name].shape[axis] for name, axis in (self._found[dim] for dim in self.dims))
+
+
+def graph_for(graph: Graph, inputs: Mapping[str, Any]) -> Graph:
+    """Returns the static graph for inputs of these shapes, checked: the graph itself if it has no dims.
+
+    Raises:
+        InputError: the shapes give no legal values for the dims.
+    """
+    if not graph.dims:
+        return graph
+    solver = DimSolver(graph)
+    bound = graph.bind(**dict(zip(solver.dims, solver.solve(inputs), strict=True)))
+    check_graph(bound)
+    return bound
 
 
 def _as_array(name: str, value: Any) -> np.ndarray:

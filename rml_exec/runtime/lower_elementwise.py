@@ -307,9 +307,9 @@ def lower_elementwise(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
         params, body, results = node.attrs["params"], node.attrs["body"], node.attrs["results"]
     tensors = {}
     for name, operand in zip(params, operands, strict=True):
-        data = ctx.constant(operand)
-        scalar = data.item() if data is not None and data.size == 1 else None
-        tensors[name] = Tensor(operand, ctx.type(operand), ctx.strides(operand), scalar)
+        type_ = ctx.type(operand)
+        data = ctx.constant(operand) if type_.size == 1 else None  # larger ones may have to be made first
+        tensors[name] = Tensor(operand, type_, ctx.strides(operand), None if data is None else data.item())
     step = elementwise_step(tensors, body, results, node.outputs)
     if step is None:
         return _conversion(node, ctx) if node.op == "cast" else integer_step(node, ctx)

@@ -17,6 +17,21 @@ from rml_exec.runtime.reference import run_reference
 Arrays = Mapping[str, np.ndarray]
 
 
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    """TensorFlow, with the settings that the exporter gives it."""
+    from exporters.from_tf.tracing import load_tensorflow
+
+    return load_tensorflow()
+
+
+@pytest.fixture(scope="session")
+def keras(tf: Any) -> Any:
+    import keras
+
+    return keras
+
+
 @pytest.fixture
 def assert_graph_gives() -> Callable[[Graph, Arrays, Arrays], None]:
     """Returns a function that compares what the reference interpreter makes of a graph, in both precisions, with what a framework gave."""

@@ -11,23 +11,10 @@ import pytest
 
 from exporters.errors import UnsupportedOperatorsError
 from exporters.from_tf import control, to_graph
-from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.ir.graph import Graph
 from rml_exec.runtime.reference import run_reference
 
 pytestmark = [pytest.mark.tf, pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")]
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return load_tensorflow()
-
-
-@pytest.fixture(scope="module")
-def keras(tf: Any) -> Any:
-    import keras
-
-    return keras
 
 
 def f32(*shape: int, seed: int = 0) -> np.ndarray:

@@ -17,7 +17,6 @@ from exporters.bundle import is_finished
 from exporters.dims import parse_dim
 from exporters.errors import ExportError, UnsupportedOperatorsError
 from exporters.from_tf import export, load_saved_model, open_saved_model, to_graph
-from exporters.from_tf.tracing import load_tensorflow
 from exporters.models.zoo import export_model, get_model
 from rml_exec.ir.golden import read_golden
 from rml_exec.ir.graph import Graph
@@ -28,18 +27,6 @@ needs_tensorflow = pytest.mark.skipif(importlib.util.find_spec("tensorflow") is 
 pytestmark = [pytest.mark.tf, needs_tensorflow]
 
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return load_tensorflow()
-
-
-@pytest.fixture(scope="module")
-def keras(tf: Any) -> Any:
-    import keras
-
-    return keras
 
 
 def run(graph: Graph, *inputs: np.ndarray) -> list[np.ndarray]:

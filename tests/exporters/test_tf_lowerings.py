@@ -11,7 +11,6 @@ import pytest
 
 from exporters.errors import UnsupportedOperatorsError
 from exporters.from_tf import to_graph
-from exporters.from_tf.tracing import load_tensorflow
 from exporters.from_tf.walk import TABLE
 from rml_exec.ir.graph import Graph
 from rml_exec.runtime.reference import run_reference
@@ -19,11 +18,6 @@ from rml_exec.runtime.reference import run_reference
 pytestmark = [pytest.mark.tf, pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")]
 
 NAN, INF = np.nan, np.inf
-
-
-@pytest.fixture(scope="session")
-def tf() -> Any:
-    return load_tensorflow()
 
 
 def f32(*shape: int, seed: int = 0, low: float = -3.0, high: float = 3.0) -> np.ndarray:

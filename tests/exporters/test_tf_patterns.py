@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from exporters.from_tf import to_graph
-from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.runtime.reference import run_reference
 from tests.exporters.tf_support import check, node_of, normal, ops
 
@@ -18,18 +17,6 @@ pytestmark = [pytest.mark.tf, pytest.mark.skipif(importlib.util.find_spec("tenso
 
 IMAGE = normal(2, 5, 6, 8)
 TOKENS = normal(2, 7, 12)
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return load_tensorflow()
-
-
-@pytest.fixture(scope="module")
-def keras(tf: Any) -> Any:
-    import keras
-
-    return keras
 
 
 def drawn(layer: Any, shape: tuple[int | None, ...]) -> Callable[..., Any]:

@@ -9,24 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from exporters.from_tf.tracing import load_tensorflow
 from tests.exporters.tf_support import check, node_of, normal, ops
 
 pytestmark = [pytest.mark.tf, pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")]
 
 X = normal(2, 5, 3)
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return load_tensorflow()
-
-
-@pytest.fixture(scope="module")
-def keras(tf: Any) -> Any:
-    import keras
-
-    return keras
 
 
 def recurrent(keras: Any, kind: str, units: int = 4, **options: Any) -> Any:

@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 
 from exporters.errors import ExportError
-from exporters.from_tf.tracing import load_tensorflow
 from tests.exporters.tf_support import check, normal, ops
 
 pytestmark = [pytest.mark.tf, pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")]
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return load_tensorflow()
 
 
 def length(tf: Any, x: Any) -> Any:

@@ -24,7 +24,6 @@ import pytest
 
 from exporters.errors import UnsupportedOperatorsError
 from exporters.from_tf import to_graph
-from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.errors import RmlError
 from rml_exec.runtime.reference import run_reference
 from tests.exporters.tf_support import check, node_of, normal, ops
@@ -33,18 +32,6 @@ pytestmark = [pytest.mark.tf, pytest.mark.skipif(importlib.util.find_spec("tenso
 
 NAN, INF = np.nan, np.inf
 INT_MIN = -(2**31)
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return load_tensorflow()
-
-
-@pytest.fixture(scope="module")
-def keras(tf: Any) -> Any:
-    import keras
-
-    return keras
 
 
 def f32(*elements: float) -> np.ndarray:

@@ -11,7 +11,7 @@ from exporters.dims import parse_dim
 from exporters.from_tf import to_graph
 from exporters.from_tf.tracing import load_tensorflow
 from rml_exec.ir.graph import Graph
-from rml_exec.runtime.binding import DimSolver
+from rml_exec.runtime.binding import graph_for
 from rml_exec.runtime.reference import run_reference
 
 
@@ -45,12 +45,8 @@ def check(
     traced = tf.function(function)
     graph = to_graph(traced, inputs, name="test", input_names=names, dims=[parse_dim(dim) for dim in dims])
     for arrays in (inputs, *at):
-        bound = graph
-        if dims:
-            given = dict(zip(names, arrays, strict=True))
-            solver = DimSolver(graph)
-            bound = graph.bind(**dict(zip(solver.dims, solver.solve(given), strict=True)))
-        got = list(run_reference(bound, dict(zip(names, arrays, strict=True)), precision="f32").values())
+        given = dict(zip(names, arrays, strict=True))
+        got = list(run_reference(graph_for(graph, given), given, precision="f32").values())
         want = [np.asarray(tensor) for tensor in tf.nest.flatten(traced(*map(tf.constant, arrays)))]
         assert [(array.dtype, array.shape) for array in got] == [(array.dtype, array.shape) for array in want]
         for mine, theirs in zip(got, want, strict=True):

@@ -96,11 +96,11 @@ def test_layer_norm_does_not_cancel(isa: str) -> None:
     check("layer_norm", [x, None, None], {"axes": (1,), "eps": 1e-5, "variance": "fast"}, isa, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["sum", "mean", "max", "min", "prod"])
-@pytest.mark.parametrize("nan", ["propagate", "skip"])
+@pytest.mark.parametrize(
+    ("kind", "nan"),
+    [(kind, nan) for kind in ("sum", "mean", "max", "min", "prod") for nan in ("propagate", "skip") if (kind, nan) != ("mean", "skip")],
+)
 def test_reduction_of_rows_and_columns(kind: str, nan: str, isa: str) -> None:
-    if (kind, nan) == ("mean", "skip"):
-        pytest.skip("left to NumPy")
     for width in WIDTHS:
         x = floats(4, width, scale=1.0)
         x[2, width // 2] = np.nan

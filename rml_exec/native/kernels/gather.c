@@ -17,19 +17,13 @@ void RML_KERNEL(gather_nd)(const rml_args *args) {
   const char *x = args->ptr[1];
   share_rows(args, p[1] * points, bytes, &begin, &end);
   for (int64_t i = begin; i < end; i++) {
-    int64_t row = 0;
-    bool outside = false;
-    for (int64_t axis = 0; axis < depth; axis++) {
-      picked at = pick(args->ptr[2], p[5], i * depth + axis, sizes[axis], p[6]);
-      outside |= at.outside;
-      row = row * sizes[axis] + at.index;
-    }
-    if (outside && out_of_range == DECLINE) {
+    picked at = pick_point(args->ptr[2], p[5], i, depth, sizes, p[6]);
+    if (at.outside && out_of_range == DECLINE) {
       rml_decline(args);
       return;
     }
-    if (outside && out_of_range == FILL) fill_items(y + i * bytes, &p[8], item, inner);
-    else copy_row(y + i * bytes, x + i / points * batch_bytes + row * bytes, item, bytes);
+    if (at.outside && out_of_range == FILL) fill_items(y + i * bytes, &p[8], item, inner);
+    else copy_row(y + i * bytes, x + i / points * batch_bytes + at.index * bytes, item, bytes);
   }
 }
 

@@ -21,6 +21,17 @@ static inline picked pick(const void *indices, int64_t index_bytes, int64_t i, i
   return (picked){index < 0 ? 0 : index >= size ? size - 1 : index, outside};
 }
 
+// Point i of `depth` indices, for the leading axes of a tensor: the row that it names, and whether any of its indices is out of range.
+static inline picked pick_point(const void *indices, int64_t index_bytes, int64_t i, int64_t depth, const int64_t *sizes, bool wrap_negative) {
+  picked point = {0, false};
+  for (int64_t axis = 0; axis < depth; axis++) {
+    picked at = pick(indices, index_bytes, i * depth + axis, sizes[axis], wrap_negative);
+    point.outside |= at.outside;
+    point.index = point.index * sizes[axis] + at.index;
+  }
+  return point;
+}
+
 #define FILL_ITEMS(type) \
   for (int64_t i = 0; i < n; i++) memcpy(y + i * (int64_t)sizeof(type), fill, sizeof(type))
 

@@ -57,15 +57,9 @@ void RML_KERNEL(scatter_nd)(const rml_args *args) {
   for (int64_t axis = 0; axis < depth; axis++) rows *= sizes[axis];
   rml_share(rows, args->thread, args->threads, &begin, &end);
   for (int64_t i = 0; i < points; i++) {
-    int64_t row = 0;
-    bool outside = false;
-    for (int64_t axis = 0; axis < depth; axis++) {
-      picked at = pick(args->ptr[1], p[6], i * depth + axis, sizes[axis], p[7]);
-      outside |= at.outside;
-      row = row * sizes[axis] + at.index;
-    }
-    if ((outside && p[8]) || row < begin || row >= end) continue;
-    write_row((char *)args->ptr[0] + row * inner * item, (const char *)args->ptr[2] + i * inner * item, item, inner, p[1], p[2]);
+    picked at = pick_point(args->ptr[1], p[6], i, depth, sizes, p[7]);
+    if ((at.outside && p[8]) || at.index < begin || at.index >= end) continue;
+    write_row((char *)args->ptr[0] + at.index * inner * item, (const char *)args->ptr[2] + i * inner * item, item, inner, p[1], p[2]);
   }
 }
 
