@@ -34,11 +34,25 @@ def step_kinds() -> dict[str, int]:
 def packed_b_floats(k: int, n: int, isa: str | None = None) -> int:
     """Returns how many f32 the packed form of a [k, n] matrix has. Packed forms differ between instruction sets."""
 
-def pack_b(dst: WritableBuffer, b: ReadableBuffer, k: int, n: int, row_stride: int, col_stride: int, isa: str | None = None) -> None:
+def pack_b(
+    dst: WritableBuffer,
+    b: ReadableBuffer,
+    k: int,
+    n: int,
+    row_stride: int,
+    col_stride: int,
+    isa: str | None = None,
+    *,
+    taps: int = 1,
+    tap_stride: int = 0,
+    scale: ReadableBuffer | None = None,
+) -> None:
     """Packs the f32 [k, n] matrix at the beginning of ``b``, strides in elements, for the steps gemm and conv.
 
+    The k rows are ``taps`` blocks, ``tap_stride`` apart. ``scale`` is a factor per column, f64 [n]: a product is rounded once.
+
     Raises:
-        ValueError: a buffer is too small, or a size or stride negative.
+        ValueError: a buffer is too small, a size or stride negative, or k no multiple of ``taps``.
     """
 
 def peak_flops(seconds: float, isa: str | None = None) -> float:

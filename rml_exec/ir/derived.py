@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Recipe", "derived_array", "held_bytes", "is_table", "roots_of"]
+__all__ = ["Recipe", "ScaledWeights", "derived_array", "held_bytes", "is_table", "roots_of"]
 
 _Identity: TypeAlias = tuple[Hashable, ...]
 """What tells an array apart: where it lies, or what it is made from and how."""
@@ -53,7 +53,41 @@ class Recipe:
         return found
 
 
-def derived_array(sources: Sequence[np.ndarray], key: tuple[Hashable, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
+class ScaledWeights(Recipe):
+    """Weights times a factor per output channel, formed in float64 and rounded once. Whoever packs them may scale on the way.
+
+    Args:
+        weights: the weights, f32, or how to make them.
+        scale: f64, one factor per output channel.
+        axis: the axis of the output channels.
+        sources: what the weights and the scale are made from.
+        key: how.
+    """
+
+    def __init__(
+        self,
+        weights: np.ndarray | Recipe,
+        scale: np.ndarray,
+        axis: int,
+        sources: Sequence[np.ndarray | Recipe],
+        key: tuple[Hashable, ...],
+    ) -> None:
+        self._weights, self.scale, self._axis = weights, scale, axis
+        super().__init__(sources, key, self._product)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights without the factors."""
+        return self._weights if isinstance(self._weights, np.ndarray) else self._weights.array()
+
+    def _product(self) -> np.ndarray:
+        """Returns the product without a float64 copy of the weights."""
+        product = np.empty(self.weights.shape, np.float32)
+        scale = np.expand_dims(self.scale, [axis for axis in range(product.ndim) if axis != self._axis])
+        return np.multiply(self.weights, scale, out=product, dtype=np.float64, casting="same_kind")
+
+
+def derived_array(sources: Sequence[np.ndarray | Recipe], key: tuple[Hashable, ...], make: Callable[[], np.ndarray]) -> np.ndarray:
     """Returns what ``make`` gives, C-contiguous and read-only, from the process's store if it is there.
 
     Args:

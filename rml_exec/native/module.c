@@ -96,26 +96,36 @@ static PyObject *py_packed_b_floats(PyObject *module, PyObject *args, PyObject *
   return PyLong_FromLongLong(isa->packed_b_floats(k, n));
 }
 
+// Takes a buffer of at least `bytes`; sets an exception if it is smaller.
+static int get_floats(PyObject *object, Py_buffer *view, int flags, const char *what, long long bytes) {
+  if (PyObject_GetBuffer(object, view, flags) < 0) return 0;
+  if (view->len >= bytes) return 1;
+  PyErr_Format(PyExc_ValueError, "pack_b: %s must hold %lld bytes; got %zd.", what, bytes, view->len);
+  PyBuffer_Release(view);
+  return 0;
+}
+
 static PyObject *py_pack_b(PyObject *module, PyObject *args, PyObject *kwargs) {
-  static char *names[] = {"dst", "b", "k", "n", "row_stride", "col_stride", "isa", 0};
-  Py_buffer dst, b;
-  PyObject *dst_object, *b_object, *name = 0, *result = 0;
-  long long k, n, row_stride, col_stride;
+  static char *names[] = {"dst", "b", "k", "n", "row_stride", "col_stride", "isa", "taps", "tap_stride", "scale", 0};
+  PyObject *dst_object, *b_object, *name = 0, *scale_object = Py_None, *result = 0;
+  long long k, n, row_stride, col_stride, taps = 1, tap_stride = 0;
   (void)module;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOLLLL|O:pack_b", names, &dst_object, &b_object, &k, &n, &row_stride, &col_stride, &name))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOLLLL|O$LLO:pack_b", names, &dst_object, &b_object, &k, &n, &row_stride, &col_stride,
+                                   &name, &taps, &tap_stride, &scale_object))
     return 0;
   const rml_isa *isa = isa_of(name);
-  if (!isa || PyObject_GetBuffer(dst_object, &dst, PyBUF_WRITABLE) < 0) return 0;
-  if (PyObject_GetBuffer(b_object, &b, PyBUF_SIMPLE) == 0) {
-    if (k < 0 || n < 0 || row_stride < 0 || col_stride < 0)
-      PyErr_SetString(PyExc_ValueError, "pack_b: sizes and strides must not be negative.");
-    else if (k && n && ((k - 1) * row_stride + (n - 1) * col_stride + 1) * 4 > b.len)
-      PyErr_Format(PyExc_ValueError, "pack_b: b must hold %lld x %lld elements at its strides; got %zd bytes.", k, n, b.len);
-    else if (isa->packed_b_floats(k, n) * 4 > dst.len)
-      PyErr_Format(PyExc_ValueError, "pack_b: dst must hold packed_b_floats(k, n) floats; got %zd bytes.", dst.len);
-    else {
-      Py_BEGIN_ALLOW_THREADS isa->pack_b(dst.buf, b.buf, k, n, row_stride, col_stride);
+  if (!isa) return 0;
+  if (k < 0 || n < 0 || row_stride < 0 || col_stride < 0 || taps < 1 || tap_stride < 0 || k % taps)
+    return PyErr_Format(PyExc_ValueError, "pack_b: sizes and strides must not be negative, and k a multiple of taps.");
+  Py_buffer dst, b, scale = {0};
+  long long last = k && n ? (k / taps - 1) * row_stride + (taps - 1) * tap_stride + (n - 1) * col_stride + 1 : 0;
+  if (!get_floats(dst_object, &dst, PyBUF_WRITABLE, "dst", isa->packed_b_floats(k, n) * 4)) return 0;
+  if (get_floats(b_object, &b, PyBUF_SIMPLE, "b", last * 4)) {
+    if (scale_object == Py_None || get_floats(scale_object, &scale, PyBUF_SIMPLE, "scale", n * 8)) {
+      rml_matrix matrix = {b.buf, k, n, row_stride, col_stride, taps, tap_stride, scale.buf};
+      Py_BEGIN_ALLOW_THREADS isa->pack_b(dst.buf, &matrix);
       Py_END_ALLOW_THREADS result = Py_NewRef(Py_None);
+      if (scale.obj) PyBuffer_Release(&scale);
     }
     PyBuffer_Release(&b);
   }
@@ -531,7 +541,7 @@ static PyMethodDef module_methods[] = {
     {"isa_info", WITH_KEYWORDS(py_isa_info), "isa_info(isa=None) -> dict: name, lanes, gemm_mr, gemm_nr, available."},
     {"step_kinds", py_step_kinds, METH_NOARGS, "Name of every step -> its kind."},
     {"packed_b_floats", WITH_KEYWORDS(py_packed_b_floats), "packed_b_floats(k, n, isa=None): size of a packed matrix."},
-    {"pack_b", WITH_KEYWORDS(py_pack_b), "pack_b(dst, b, k, n, row_stride, col_stride, isa=None): packs a matrix for gemm and conv."},
+    {"pack_b", WITH_KEYWORDS(py_pack_b), "pack_b(dst, b, k, n, row_stride, col_stride, isa=None, *, taps=1, tap_stride=0, scale=None): packs a matrix for gemm and conv."},
     {"peak_flops", WITH_KEYWORDS(py_peak_flops), "peak_flops(seconds, isa=None): FLOP/s that one core reaches."},
     {0}};
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, 0}};

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rml_exec.ir.derived import Recipe
+from rml_exec.ir.derived import Recipe, ScaledWeights
 from rml_exec.ir.graph import Constant, Graph, Node
 from rml_exec.ir.names import Names
 from rml_exec.passes.base import Pass
@@ -109,10 +109,8 @@ class _Folder:
         key = (node.op, node.attrs.get("weight_layout"), *(_step_key(member) for member in run))
         affine = self._affine(node, run)
         weight = self._constants[node.inputs[1] or ""]
-        shape = [1] * weight.type.rank
-        shape[1 if node.attrs.get("weight_layout") == "io" else 0] = -1
-        scale, vector = affine.scale.reshape(shape), TensorType(DType.F32, affine.shift.shape)
-        weights = Recipe(used, (*key, "weights"), lambda: _scaled(weight.data, scale))
+        axis, vector = 1 if node.attrs.get("weight_layout") == "io" else 0, TensorType(DType.F32, affine.shift.shape)
+        weights = ScaledWeights(weight.source, affine.scale, axis, used, (*key, "weights"))
         bias = Recipe(used, (*key, "bias"), lambda: affine.shift.astype(np.float32))
         inputs = (
             node.inputs[0],
@@ -137,12 +135,6 @@ class _Folder:
         constant = Constant(self._names.take(name), type_, recipe)
         self._added.append(constant)
         return constant.name
-
-
-def _scaled(weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Returns the product, formed in float64 and rounded once, without a float64 copy of the weights."""
-    product = np.empty(weight.shape, np.float32)
-    return np.multiply(weight, scale, out=product, dtype=np.float64, casting="same_kind")
 
 
 def _channel_axis(node: Node) -> int:

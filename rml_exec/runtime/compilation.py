@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from rml_exec import _native
 from rml_exec.ir.derived import is_table, roots_of
-from rml_exec.ir.graph import Body, Graph, Node
+from rml_exec.ir.graph import Body, Constant, Graph, Node
 from rml_exec.ir.weights import release_pages
 from rml_exec.ops import get_op
 from rml_exec.plan.aliases import View, resolve_views
@@ -117,12 +117,12 @@ def compile_graph(graph: Graph, *, threads: int, numerics: str, observer: Observ
 def _compile_body(body: Body, functions: Functions, threads: int, numerics: str, observer: Observer | None = None) -> Compiled:
     types = body.types()
     views = resolve_views(body, types)
-    constants = _ConstantData(body)
+    constants = {constant.name: constant for constant in body.constants}
     nodes = [node for node in body.nodes if not _is_view(node, views)]
     lowered = []
     for node in nodes:
         lowered.append(_lower(node, LowerContext(types, views, constants, threads, numerics), functions))
-        constants.release(node)
+        _release_operands(node, constants)
     scratch = {item.node.name: item.scratch_bytes for item in lowered}
     plan = ExecutionPlan(annotate(body, scratch=lambda node: scratch.get(node.name, 0)))
     slots = _output_slots(body, views)
@@ -130,27 +130,12 @@ def _compile_body(body: Body, functions: Functions, threads: int, numerics: str,
     return _Linker(body, types, views, slots, memory, numerics, observer).link(lowered, plan)
 
 
-class _ConstantData(Mapping[str, np.ndarray]):
-    """The data of a body's constants by name, made when it is asked for."""
-
-    def __init__(self, body: Body) -> None:
-        self._constants = {constant.name: constant for constant in body.constants}
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._constants[name].data
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._constants)
-
-    def __len__(self) -> int:
-        return len(self._constants)
-
-    def release(self, node: Node) -> None:
-        """Takes large operands of a lowered node, which are packed by now, out of memory: they are read from the file again if need be."""
-        for name in node.reads():
-            if name in self._constants and self._constants[name].type.nbytes >= _LARGE_BYTES:
-                for root in roots_of(self._constants[name].source):
-                    release_pages(root)
+def _release_operands(node: Node, constants: Mapping[str, Constant]) -> None:
+    """Takes large operands of a lowered node, which are packed by now, out of memory: they are read from the file again if need be."""
+    for name in node.reads():
+        if name in constants and constants[name].type.nbytes >= _LARGE_BYTES:
+            for root in roots_of(constants[name].source):
+                release_pages(root)
 
 
 def _is_view(node: Node, views: dict[str, View]) -> bool:

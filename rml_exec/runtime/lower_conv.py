@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rml_exec import _native
+from rml_exec.ir.derived import Recipe
 from rml_exec.ir.graph import Node
 from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.runtime import winograd
 from rml_exec.runtime.epilogue import NO_EPILOGUE, Epilogue
 from rml_exec.runtime.lower_linear import gemm_step, packed
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, Scratch, copy_step, lowers
-from rml_exec.runtime.shared import shared_data
+from rml_exec.runtime.shared import aligned_floats, shared_data, unscaled
 from rml_exec.types import DType, TensorType
 
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -44,13 +45,14 @@ def offset_table(
 
 @dataclass(frozen=True, slots=True)
 class _Conv:
-    """A convolution over channels-last images; pads are (low, high) per axis, weights OIHW."""
+    """A convolution over channels-last images; pads are (low, high) per axis, weights OIHW of this shape."""
 
     batch: int
     size: tuple[int, int]
     output: tuple[int, int]
     channels: int
-    weights: np.ndarray
+    weights: np.ndarray | Recipe
+    shape: tuple[int, ...]
     strides: tuple[int, int]
     pads: tuple[tuple[int, int], tuple[int, int]]
     dilations: tuple[int, int]
@@ -66,11 +68,11 @@ class _Conv:
 
     @property
     def oc(self) -> int:
-        return self.weights.shape[0]
+        return self.shape[0]
 
     @property
     def kernel(self) -> tuple[int, int]:
-        return self.weights.shape[2], self.weights.shape[3]
+        return self.shape[2], self.shape[3]
 
     @property
     def pixels(self) -> int:
@@ -103,8 +105,8 @@ def lower_conv2d(node: Node, ctx: LowerContext) -> list[NativeStep] | None:
 def conv2d_steps(node: Node, ctx: LowerContext, epilogue: Epilogue) -> list[NativeStep] | None:
     """Returns the steps of a conv2d node with this epilogue, whose residual lies as the result of the kernel does: channels last."""
     x, weight, bias = node.inputs
-    assert x is not None
-    result, weights, attrs = node.outputs[0], ctx.constant(weight), node.attrs
+    assert x is not None and weight is not None
+    result, weights, attrs = node.outputs[0], ctx.weights(weight), node.attrs
     if result.type.dtype is not DType.F32 or weights is None or result.type.size == 0:
         return None
     channels_first = attrs["data_layout"] == "NCHW"
@@ -120,6 +122,7 @@ def conv2d_steps(node: Node, ctx: LowerContext, epilogue: Epilogue) -> list[Nati
         (output[0], output[1]),
         channels,
         weights,
+        ctx.type(weight).shape,
         attrs["strides"],
         attrs["pads"],
         attrs["dilations"],
@@ -141,14 +144,14 @@ def conv2d_steps(node: Node, ctx: LowerContext, epilogue: Epilogue) -> list[Nati
 
 
 def _step(conv: _Conv, ctx: LowerContext, target: Operand, source: Operand, bias: Operand, epilogue: Epilogue) -> NativeStep:
-    oc, ic = conv.weights.shape[:2]
+    oc, ic = conv.shape[:2]
     kernel = kernel_of(conv, ctx.numerics)
     if kernel == "gemm":
         rows, panels = conv.batch * conv.pixels, packed(conv.weights, ic, oc, 1, ic)
         return gemm_step(target, source, panels, bias, 1, rows, oc, ic, ic, oc, 0, 0, 0, epilogue=epilogue)
     zeros = shared_data(None, ("zeros", conv.channels), lambda: np.zeros(max(conv.channels, 1), np.float32))
     if kernel == "conv_depthwise":
-        taps = shared_data(conv.weights, ("taps",), lambda: conv.weights.reshape(oc, -1).T)
+        taps = shared_data(conv.weights, ("taps",), lambda: _taps_first(conv.weights))
         shape = (conv.batch, *conv.output, *conv.kernel, oc, *conv.size)
         window = (*conv.strides, *conv.low_pads, *conv.dilations)
         return NativeStep(kernel, (*shape, *window, *epilogue.params), (target, source, taps, bias, zeros))
@@ -164,7 +167,7 @@ def _step(conv: _Conv, ctx: LowerContext, target: Operand, source: Operand, bias
 
 
 def _indirect_step(conv: _Conv, target: Operand, source: Operand, bias: Operand, zeros: Operand, epilogue: Epilogue) -> NativeStep:
-    (oc, ic), groups, channels = conv.weights.shape[:2], conv.groups, conv.channels
+    (oc, ic), groups, channels = conv.shape[:2], conv.groups, conv.channels
     kernel = (conv.kernel[0], 1) if conv.joined else conv.kernel
     window = (conv.size, conv.output, kernel, conv.strides, conv.pads, conv.dilations, channels)
     table = shared_data(None, ("offsets", *window), lambda: offset_table(*window))
@@ -175,14 +178,23 @@ def _indirect_step(conv: _Conv, target: Operand, source: Operand, bias: Operand,
     return NativeStep("conv", params, (target, source, panels, bias, table, zeros, epilogue.residual))
 
 
-def _packed_groups(weights: np.ndarray, groups: int) -> np.ndarray:
+def _taps_first(weights: np.ndarray | Recipe) -> np.ndarray:
+    """Returns depthwise weights as [kh * kw, channels]."""
+    data, scale = unscaled(weights)
+    taps = data.reshape(len(data), -1).T
+    return taps if scale is None else (taps * scale).astype(np.float32)
+
+
+def _packed_groups(weights: np.ndarray | Recipe, groups: int) -> np.ndarray:
     """Returns OIHW weights as panels, group after group: rows in the order in which a pixel's window is read, [kh, kw, ic]."""
-    oc, ic, kh, kw = weights.shape
-    matrix = np.ascontiguousarray(weights.transpose(2, 3, 1, 0)).reshape(kh * kw * ic, oc)
-    k, n = kh * kw * ic, oc // groups
-    panels = np.empty((groups, _native.packed_b_floats(k, n)), np.float32)
+    data, scale = unscaled(weights)
+    oc, ic, kh, kw = data.shape
+    taps, n = kh * kw, oc // groups
+    k = taps * ic
+    panels = aligned_floats(groups, _native.packed_b_floats(k, n))
     for group, panel in enumerate(panels):
-        _native.pack_b(panel, matrix.reshape(-1)[group * n :], k, n, oc, 1)
+        factors = None if scale is None else scale[group * n :]
+        _native.pack_b(panel, data.reshape(-1)[group * n * k :], k, n, taps, k, taps=taps, tap_stride=1, scale=factors)
     return panels.reshape(-1)
 
 

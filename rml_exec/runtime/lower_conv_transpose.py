@@ -19,7 +19,7 @@ from rml_exec.plan.aliases import contiguous_strides
 from rml_exec.runtime.epilogue import NO_EPILOGUE
 from rml_exec.runtime.lower_composites import moved
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Part, copy_step, lowers
-from rml_exec.runtime.shared import shared_data
+from rml_exec.runtime.shared import aligned_floats, shared_data
 from rml_exec.types import DType, TensorType
 
 _F32_BYTES = 4
@@ -58,7 +58,7 @@ def _panels(weights: np.ndarray, groups: int, rows: tuple[int, ...], columns: tu
     chosen = weights[:, :, rows][:, :, :, columns].reshape(groups, inputs, outputs, -1)
     k = inputs * chosen.shape[-1]
     matrices = np.ascontiguousarray(chosen.transpose(0, 3, 1, 2)).reshape(groups, k, outputs)
-    panels = np.empty((groups, _native.packed_b_floats(k, outputs)), np.float32)
+    panels = aligned_floats(groups, _native.packed_b_floats(k, outputs))
     for panel, matrix in zip(panels, matrices, strict=True):
         _native.pack_b(panel, np.ascontiguousarray(matrix), k, outputs, outputs, 1)
     return panels.reshape(-1)

@@ -7,20 +7,21 @@ import math
 import numpy as np
 
 from rml_exec import _native
+from rml_exec.ir.derived import Recipe
 from rml_exec.ir.graph import Node
 from rml_exec.runtime.epilogue import NO_EPILOGUE, Epilogue
 from rml_exec.runtime.lowering import LowerContext, NativeStep, Operand, copy_step, lowers
-from rml_exec.runtime.shared import shared_data
+from rml_exec.runtime.shared import aligned_floats, shared_data, unscaled
 from rml_exec.types import DType, TensorType
 
 _F32_BYTES = 4
 
 
-def packed(b: np.ndarray, k: int, n: int, row_stride: int, col_stride: int, offset: int = 0) -> np.ndarray:
+def packed(b: np.ndarray | Recipe, k: int, n: int, row_stride: int, col_stride: int, offset: int = 0) -> np.ndarray:
     """Returns B [k, n] in the panels of the instruction set in use, f32, zero-padded to whole panels; packed once per process.
 
     Args:
-        b: constant that holds B, contiguous.
+        b: constant that holds B, contiguous, or how to make it.
         k: rows of B.
         n: columns of B.
         row_stride: elements of ``b`` from one row of B to the next.
@@ -29,8 +30,9 @@ def packed(b: np.ndarray, k: int, n: int, row_stride: int, col_stride: int, offs
     """
 
     def make() -> np.ndarray:
-        panels = np.empty(_native.packed_b_floats(k, n), np.float32)
-        _native.pack_b(panels, np.ascontiguousarray(b).reshape(-1)[offset:], k, n, row_stride, col_stride)
+        panels = aligned_floats(_native.packed_b_floats(k, n))
+        data, scale = unscaled(b)
+        _native.pack_b(panels, data.reshape(-1)[offset:], k, n, row_stride, col_stride, scale=scale)
         return panels
 
     return shared_data(b, ("panels", k, n, row_stride, col_stride, offset), make)
@@ -53,9 +55,9 @@ def linear_steps(node: Node, ctx: LowerContext, bias: str | None, epilogue: Epil
     if node.attrs["weight_layout"] == "io":
         n, k = k, n
     rows = math.prod(result.type.shape[:-1])
-    if (data := ctx.constant(weight)) is not None:
+    if (constant := ctx.weights(weight)) is not None:
         strides = (1, k) if node.attrs["weight_layout"] == "oi" else (n, 1)
-        panels: Operand = packed(data, k, n, *strides)
+        panels: Operand = packed(constant, k, n, *strides)
         steps = []
     else:
         row, column = ctx.strides(weight)
@@ -108,7 +110,7 @@ def matmul_steps(node: Node, ctx: LowerContext, bias: str | None, epilogue: Epil
 def _packed_batch(data: np.ndarray, batch_dims: tuple[int, ...], k: int, n: int, transpose: bool) -> np.ndarray:
     matrices = np.broadcast_to(np.swapaxes(data, -1, -2) if transpose else data, (*batch_dims, k, n)).reshape(-1, k, n)
     floats = _native.packed_b_floats(k, n)
-    panels = np.empty((len(matrices), floats), np.float32)
+    panels = aligned_floats(len(matrices), floats)
     for panel, matrix in zip(panels, matrices, strict=True):
         _native.pack_b(panel, np.ascontiguousarray(matrix), k, n, n, 1)
     return panels.reshape(-1)

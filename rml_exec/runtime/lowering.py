@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rml_exec.ir.graph import Node
+from rml_exec.ir.derived import Recipe
+from rml_exec.ir.graph import Constant, Node
 from rml_exec.plan.aliases import View, contiguous_strides, reads_contiguous
 from rml_exec.types import TensorType
 
@@ -138,14 +139,14 @@ class LowerContext:
     Attributes:
         types: type of every value.
         views: where every value lies: root value, offset and strides in elements.
-        constants: data of the constants, by name.
+        constants: the constants, by name.
         threads: threads the program will run on.
         numerics: "fast" or "exact".
     """
 
     types: dict[str, TensorType]
     views: dict[str, View]
-    constants: Mapping[str, np.ndarray]
+    constants: Mapping[str, Constant]
     threads: int = 1
     numerics: str = "fast"
     prologue: list[NativeStep] = field(default_factory=list)
@@ -157,7 +158,11 @@ class LowerContext:
 
     def constant(self, name: str | None) -> np.ndarray | None:
         """Returns the data of a constant, or None if the value is not one."""
-        return None if name is None else self.constants.get(name)
+        return self.constants[name].data if name is not None and name in self.constants else None
+
+    def weights(self, name: str) -> np.ndarray | Recipe | None:
+        """Returns a constant that is to be packed: its data, or how to make it; None if the value is no constant."""
+        return self.constants[name].source if name in self.constants else None
 
     def strides(self, name: str) -> tuple[int, ...]:
         """Returns the strides of a value, in elements."""

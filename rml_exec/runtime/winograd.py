@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from rml_exec import _native
-from rml_exec.runtime.places import INPUT, OUTPUT
-from rml_exec.runtime.shared import shared_data
+from rml_exec.ir.derived import Recipe
+from rml_exec.runtime.places import ABSENT, INPUT, OUTPUT
+from rml_exec.runtime.shared import aligned_floats, shared_data, unscaled
 
 __all__ = ["tile_of", "tiles_at_once", "transformed_weights", "workspace_floats"]
 
@@ -50,15 +51,18 @@ def workspace_floats(edge: int, block: int, ic: int, oc: int) -> int:
     return (edge + 2) ** 2 * (block * (ic + oc) + _PADDING)
 
 
-def transformed_weights(weights: np.ndarray, edge: int, threads: int = 1) -> np.ndarray:
-    """Returns OIHW weights [oc, ic, 3, 3] as G w G', computed in float64, packed per point; made once per process, by so many threads."""
+def transformed_weights(weights: np.ndarray | Recipe, edge: int, threads: int = 1) -> np.ndarray:
+    """Returns OIHW weights [oc, ic, 3, 3], or what makes them, as G w G' in float64, packed per point; once per process, by so many threads."""
     return shared_data(weights, ("winograd", edge), lambda: _transformed(weights, edge, threads))
 
 
-def _transformed(weights: np.ndarray, edge: int, threads: int) -> np.ndarray:
-    oc, ic = weights.shape[:2]
-    points = np.empty((edge + 2) ** 2 * _native.packed_b_floats(ic, oc), np.float32)
-    kind, places = _native.step_kinds()[f"winograd{edge}_weights"], [(OUTPUT, 0, 0), (INPUT, 0, 0)]
+def _transformed(weights: np.ndarray | Recipe, edge: int, threads: int) -> np.ndarray:
+    data, scale = unscaled(weights)
+    oc, ic = data.shape[:2]
+    points = aligned_floats((edge + 2) ** 2 * _native.packed_b_floats(ic, oc))
+    kind = _native.step_kinds()[f"winograd{edge}_weights"]
+    places = [(OUTPUT, 0, 0), (INPUT, 0, 0), (ABSENT, 0, 0) if scale is None else (INPUT, 1, 0)]
     step = (kind, np.array([ic, oc], np.int64), np.array(places, np.int64), None)
-    _native.Program([step], [], 1, 1, 0).run(bytearray(), [np.ascontiguousarray(weights)], [points], threads)
+    inputs = [data] if scale is None else [data, scale]
+    _native.Program([step], [], len(inputs), 1, 0).run(bytearray(), inputs, [points], threads)
     return points

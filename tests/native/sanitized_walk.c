@@ -56,7 +56,7 @@ static rml_place packed_constant(int64_t k, int64_t n) {
   size_t bytes = (size_t)program.isa->packed_b_floats(k, n) * sizeof(float);
   float *matrix = allocate((size_t)(k * n) * sizeof *matrix), *panels = allocate(bytes);
   fill(matrix, k * n);
-  program.isa->pack_b(panels, matrix, k, n, n, 1);
+  program.isa->pack_b(panels, &(rml_matrix){.data = matrix, .k = k, .n = n, .row_stride = n, .col_stride = 1, .taps = 1});
   free(matrix);
   return constant(panels, (int64_t)bytes);
 }

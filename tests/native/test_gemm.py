@@ -122,12 +122,33 @@ def test_pack_b_step_equals_pack_b(run_step, pack, isa, transposed, threads):
         np.testing.assert_array_equal(got[item], pack(b[item].T if transposed else b[item], isa))
 
 
+@pytest.mark.parametrize("outputs", [1, 15, 64, 71])
+@pytest.mark.parametrize("taps", [1, 4, 9])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_pack_b_gathers_taps_and_scales_columns(pack, isa, outputs, taps, scaled):
+    depth = 33
+    rng = np.random.default_rng(outputs)
+    w = rng.standard_normal((outputs, depth, taps), dtype=np.float32)
+    scale = rng.uniform(-2, 2, outputs) if scaled else None
+    got = np.full(_native.packed_b_floats(taps * depth, outputs, isa=isa), np.nan, np.float32)
+    _native.pack_b(got, w, taps * depth, outputs, taps, depth * taps, isa=isa, taps=taps, tap_stride=1, scale=scale)
+    product = w if scale is None else (w * scale[:, None, None]).astype(np.float32)
+    matrix = np.ascontiguousarray(product.transpose(2, 1, 0)).reshape(taps * depth, outputs)
+    np.testing.assert_array_equal(got, pack(matrix, isa))
+
+
 def test_pack_b_checks_its_buffers():
     b = np.zeros((4, 5), np.float32)
     floats = _native.packed_b_floats(4, 5)
     with pytest.raises(ValueError, match="dst must hold"):
         _native.pack_b(np.zeros(floats - 1, np.float32), b, 4, 5, 5, 1)
-    with pytest.raises(ValueError, match="b must hold 5 x 5"):
+    with pytest.raises(ValueError, match="b must hold 100 bytes; got 80"):
         _native.pack_b(np.zeros(999, np.float32), b, 5, 5, 5, 1)
     with pytest.raises(ValueError, match="must not be negative"):
         _native.pack_b(np.zeros(999, np.float32), b, 4, 5, -5, 1)
+    with pytest.raises(ValueError, match="k a multiple of taps"):
+        _native.pack_b(np.zeros(999, np.float32), b, 4, 5, 5, 1, taps=3)
+    with pytest.raises(ValueError, match="scale must hold 40 bytes"):
+        _native.pack_b(np.zeros(999, np.float32), b, 4, 5, 5, 1, scale=np.zeros(4))
+    with pytest.raises(ValueError, match="b must hold 96 bytes"):
+        _native.pack_b(np.zeros(999, np.float32), b, 4, 5, 5, 1, taps=2, tap_stride=14)

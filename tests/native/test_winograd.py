@@ -28,7 +28,7 @@ def _winograd(run_step, edge, x, w, bias, pads, *, isa, threads=1, block=5, work
     oc = len(w)
     lines, columns = height + sum(pads[0]) - 2, width + sum(pads[1]) - 2
     floats = (edge + 2) ** 2 * _native.packed_b_floats(ic, oc, isa=isa)
-    weights = run_step(f"winograd{edge}_weights", [ic, oc], ((floats,), np.float32), [w], isa=isa, threads=threads)
+    weights = run_step(f"winograd{edge}_weights", [ic, oc], ((floats,), np.float32), [w, None], isa=isa, threads=threads)
     workspaces = np.full((workers, workspace_floats(edge, block, ic, oc)), np.nan, np.float32)
     params = [batch, lines, columns, ic, oc, height, width, pads[0][0], pads[1][0], block, workers, 0, 0, 0, 0]
     operands = [x, weights, bias, np.zeros(ic, np.float32), workspaces, None]
@@ -88,3 +88,14 @@ def test_winograd_keeps_a_nan_within_the_tiles_that_read_it(run_step, isa, edge)
         for column in range(16):
             if line // edge not in reached[0] or column // edge not in reached[1]:
                 np.testing.assert_array_equal(got[0, line, column], clean[0, line, column])
+
+
+@pytest.mark.parametrize("edge", [2, 4])
+@pytest.mark.parametrize(("ic", "oc"), [(32, 16), (48, 80), (16, 64)])
+def test_weights_take_a_scale_per_output_channel(run_step, isa, edge, ic, oc):
+    rng = np.random.default_rng(ic)
+    w, scale = rng.standard_normal((oc, ic, 3, 3), dtype=np.float32), rng.uniform(-2, 2, oc)
+    floats = (edge + 2) ** 2 * _native.packed_b_floats(ic, oc, isa=isa)
+    arguments = (f"winograd{edge}_weights", [ic, oc], ((floats,), np.float32))
+    before = run_step(*arguments, [(w * scale[:, None, None, None]).astype(np.float32), None], isa=isa)
+    np.testing.assert_array_equal(run_step(*arguments, [w, scale], isa=isa, threads=2), before)

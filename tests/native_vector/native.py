@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rml_exec import _native
-from rml_exec.ir.graph import Node, Value
+from rml_exec.ir.graph import Constant, Node, Value
 from rml_exec.ops import get_op
 from rml_exec.plan.aliases import View
 from rml_exec.runtime import lower_elementwise, lower_rows  # noqa: F401  (they register their lowerings)
@@ -63,8 +63,8 @@ def lower(
     for value in results:
         types[value.name] = value.type
         views[value.name] = View(value.name, 0, contiguous_strides(value.type.shape))
-    constant_data = {f"x{i}": operand for i in constants if (operand := operands[i]) is not None}
-    context = LowerContext(types, views, constant_data, threads, numerics)
+    known = {f"x{i}": Constant(f"x{i}", types[f"x{i}"], np.asarray(operand)) for i in constants if (operand := operands[i]) is not None}
+    context = LowerContext(types, views, known, threads, numerics)
     node = Node(op, "node", tuple(names), results, attrs)
     lowering = get_lowering(op)
     steps = lowering(node, context) if lowering else None

@@ -158,37 +158,46 @@ void RML_KERNEL(gemm)(const rml_args *args) {
   }
 }
 
-// One panel of `columns` columns, rows of `width` floats: row by row where rows are contiguous; else column by column in blocks of rows, so
-// that both sides stay in L1, in squares where columns are contiguous (a transposed matrix).
-static void pack_panel(float *dst, const float *b, int64_t k, int64_t columns, int64_t width, int64_t row_stride, int64_t col_stride) {
+// A block of `rows` x `columns` into rows of `width` floats: row by row where rows are contiguous; else column by column, in squares where
+// columns are contiguous (a transposed matrix).
+static void pack_block(float *dst, const float *b, int64_t rows, int64_t columns, int64_t width, int64_t row_stride, int64_t col_stride) {
+  if (col_stride == 1) {
+    for (int64_t i = 0; i < rows; i++) memcpy(dst + i * width, b + i * row_stride, (size_t)columns * sizeof(float));
+  } else {
+    int64_t j = 0;
+    if (row_stride == 1 && rows % W == 0)
+      for (; j + W <= columns; j += W)
+        for (int64_t i = 0; i < rows; i += W) transpose_square(dst + i * width + j, width, b + i + j * col_stride, col_stride);
+    for (; j < columns; j++)
+      for (int64_t i = 0; i < rows; i++) dst[i * width + j] = b[i * row_stride + j * col_stride];
+  }
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = columns; j < width; j++) dst[i * width + j] = 0;
+}
+
+// One panel, in blocks of rows, so that both sides stay in L1; of all taps, since they may lie between one another.
+static void pack_panel(float *dst, const rml_matrix *b, int64_t column, int64_t columns) {
   enum { ROWS = 16 };
-  for (int64_t row = 0; row < k; row += ROWS) {
-    int64_t end = k - row < ROWS ? k : row + ROWS;
-    if (col_stride == 1) {
-      for (int64_t i = row; i < end; i++) memcpy(dst + i * width, b + i * row_stride, (size_t)columns * sizeof(float));
-    } else {
-      int64_t j = 0;
-      if (row_stride == 1 && end - row == ROWS)
-        for (; j + W <= columns; j += W)
-          for (int64_t i = row; i < end; i += W) transpose_square(dst + i * width + j, width, b + i + j * col_stride, col_stride);
-      for (; j < columns; j++)
-        for (int64_t i = row; i < end; i++) dst[i * width + j] = b[i * row_stride + j * col_stride];
+  const int64_t depth = b->k / b->taps, width = gemm_vectors(columns) * W;
+  for (int64_t row = 0; row < depth; row += ROWS)
+    for (int64_t tap = 0; tap < b->taps; tap++) {
+      int64_t rows = depth - row < ROWS ? depth - row : ROWS;
+      float *block = dst + (tap * depth + row) * width;
+      const float *data = b->data + tap * b->tap_stride + row * b->row_stride + column * b->col_stride;
+      pack_block(block, data, rows, columns, width, b->row_stride, b->col_stride);
+      for (int64_t i = 0; b->scale && i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) block[i * width + j] = (float)(block[i * width + j] * b->scale[column + j]);
     }
-    for (int64_t i = row; i < end; i++)
-      for (int64_t j = columns; j < width; j++) dst[i * width + j] = 0;
-  }
 }
 
-static void pack_panels(float *dst, const float *b, int64_t k, int64_t n, int64_t rs, int64_t cs, int64_t begin, int64_t end) {
+static void pack_panels(float *dst, const rml_matrix *b, int64_t begin, int64_t end) {
   for (int64_t panel = begin; panel < end; panel++) {
-    int64_t column = panel * GEMM_NR, columns = n - column < GEMM_NR ? n - column : GEMM_NR;
-    pack_panel(dst + column * k, b + column * cs, k, columns, gemm_vectors(columns) * W, rs, cs);
+    int64_t column = panel * GEMM_NR, columns = b->n - column < GEMM_NR ? b->n - column : GEMM_NR;
+    pack_panel(dst + column * b->k, b, column, columns);
   }
 }
 
-void RML_KERNEL(pack_b_matrix)(float *dst, const float *b, int64_t k, int64_t n, int64_t row_stride, int64_t col_stride) {
-  pack_panels(dst, b, k, n, row_stride, col_stride, 0, gemm_panels(n));
-}
+void RML_KERNEL(pack_b_matrix)(float *dst, const rml_matrix *b) { pack_panels(dst, b, 0, gemm_panels(b->n)); }
 
 void RML_KERNEL(pack_b)(const rml_args *args) {
   const int64_t *p = args->p;
@@ -197,7 +206,8 @@ void RML_KERNEL(pack_b)(const rml_args *args) {
   while (begin < end) {
     int64_t item = begin / panels, first = begin % panels, last = end - item * panels < panels ? end - item * panels : panels;
     float *dst = (float *)args->ptr[0] + item * gemm_packed_floats(k, n);
-    pack_panels(dst, (const float *)args->ptr[1] + item * p[3], k, n, p[4], p[5], first, last);
+    rml_matrix b = {.data = (const float *)args->ptr[1] + item * p[3], .k = k, .n = n, .row_stride = p[4], .col_stride = p[5], .taps = 1};
+    pack_panels(dst, &b, first, last);
     begin = item * panels + last;
   }
 }

@@ -64,7 +64,7 @@ gemm_share RML_KERNEL(gemm_share_of)(int64_t tiles, int64_t panels, int64_t k, i
 // Panels [panel_begin, panel_end) of C[m, n] = A[m, k] packed B, on the calling thread alone.
 void RML_KERNEL(gemm_panel_range)(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n, int64_t k,
                                   int64_t panel_begin, int64_t panel_end);
-void RML_KERNEL(pack_b_matrix)(float *dst, const float *b, int64_t k, int64_t n, int64_t row_stride, int64_t col_stride);
+void RML_KERNEL(pack_b_matrix)(float *dst, const rml_matrix *b);
 
 // ---- the tile: accumulators c of mr x nv vectors, both known at compile time
 typedef vf gemm_accumulators[GEMM_MR][GEMM_NV];

@@ -26,6 +26,14 @@ enum {
   RML_STEP_COUNT
 };
 
+// A matrix [k, n] that is packed: k counts `taps` blocks of rows, one after the other. Strides in elements.
+typedef struct rml_matrix {
+  const float *data;
+  int64_t k, n, row_stride, col_stride;
+  int64_t taps, tap_stride;
+  const double *scale;   // null, or a factor per column: products are formed in double precision and rounded once
+} rml_matrix;
+
 // Kernels and tile numbers of one instruction set.
 typedef struct rml_isa {
   const char *name;                       // "baseline", "avx2", "avx512", "neon"
@@ -33,7 +41,7 @@ typedef struct rml_isa {
   int gemm_mr, gemm_nr;                   // register tile; packed B has panels of gemm_nr columns
   rml_step_fn steps[RML_STEP_COUNT];
   int64_t (*packed_b_floats)(int64_t k, int64_t n);
-  void (*pack_b)(float *dst, const float *b, int64_t k, int64_t n, int64_t row_stride, int64_t col_stride);   // strides in elements
+  void (*pack_b)(float *dst, const rml_matrix *b);
   double (*peak_flops)(double seconds);   // runs independent FMA chains for about so long; returns FLOP/s of one core
 } rml_isa;
 

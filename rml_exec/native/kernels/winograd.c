@@ -9,10 +9,11 @@
 //   3. the sums of each tile become outputs
 // `block` tiles at a time, so that what lies between the three stays in the second-level cache. Threads share the tiles, or, where these
 // are few, the panels of output channels. The result of a tile depends on neither, nor on the block. An infinity or NaN among the
-// inputs of a tile may reach all of its outputs. No operand
-// but the residual of epilogue.h may overlap y.
+// inputs of a tile may reach all of its outputs. No operand but the residual
+// of epilogue.h may overlap y.
 #include "epilogue.h"
 #include "gemm.h"
+#include "transpose.h"
 
 enum { MOST_POINTS = 36, FEW_TILES = 14, SERIAL_MACS = 32768 };
 
@@ -178,7 +179,7 @@ INL void winograd(const rml_args *args, const int m) {
 void RML_KERNEL(winograd4)(const rml_args *args) { winograd(args, 4); }
 void RML_KERNEL(winograd2)(const rml_args *args) { winograd(args, 2); }
 
-// ---- weights: G w G' in double precision, rounded once, straight into packed panels
+// ---- weights: G w G' in double precision, rounded once, straight into packed panels; w after a scale per output channel, if there is one
 typedef double transform_matrix[6][3];
 
 // Rows of the Cook-Toom construction: (1, p, p^2) over the product of p - other points for each point, then infinity.
@@ -191,19 +192,31 @@ static const transform_matrix weight_transforms[2] = {
      {1.0 / 15, -2.0 / 15, 4.0 / 15},
      {0, 0, 1}},
 };
-enum { OUTPUTS = 16 };   // channels that are transformed together
+enum {
+  OUTPUTS = 16,   // channels that are transformed together, ic and oc are multiples of it
+  PIECE = GEMM_NR < OUTPUTS ? GEMM_NR : OUTPUTS
+};
 
 INL void transform_weights(const rml_args *args, const int m) {
   const int n = m + 2;
   const double(*g)[3] = weight_transforms[m == 4];
   const int64_t ic = args->p[0], oc = args->p[1], point_floats = gemm_packed_floats(ic, oc);
+  const double *scale = args->ptr[2];
+  float turned[9 * OUTPUTS][OUTPUTS];   // [input channel, tap][output channel] of as many inputs
   int64_t begin, end;
   rml_share(oc / OUTPUTS, args->thread, args->threads, &begin, &end);
   for (int64_t o = begin * OUTPUTS; o < end * OUTPUTS; o += OUTPUTS)
     for (int64_t i = 0; i < ic; i++) {
+      if (i % OUTPUTS == 0) {
+        for (int64_t row = 0; row < 9 * OUTPUTS; row += W)
+          for (int64_t lane = 0; lane < OUTPUTS; lane += W)
+            transpose_square(&turned[row][lane], OUTPUTS, (const float *)args->ptr[1] + ((o + lane) * ic + i) * 9 + row, ic * 9);
+        for (int row = 0; scale && row < 9 * OUTPUTS; row++)
+          for (int lane = 0; lane < OUTPUTS; lane++) turned[row][lane] = (float)(turned[row][lane] * scale[o + lane]);
+      }
       double w[9][OUTPUTS], half[6][3][OUTPUTS];
-      for (int lane = 0; lane < OUTPUTS; lane++)
-        for (int tap = 0; tap < 9; tap++) w[tap][lane] = ((const float *)args->ptr[1])[((o + lane) * ic + i) * 9 + tap];
+      for (int tap = 0; tap < 9; tap++)
+        for (int lane = 0; lane < OUTPUTS; lane++) w[tap][lane] = turned[i % OUTPUTS * 9 + tap][lane];
       for (int a = 0; a < n; a++)
         for (int column = 0; column < 3; column++)
           for (int lane = 0; lane < OUTPUTS; lane++)
@@ -213,12 +226,10 @@ INL void transform_weights(const rml_args *args, const int m) {
           float u[OUTPUTS];
           for (int lane = 0; lane < OUTPUTS; lane++)
             u[lane] = (float)(g[b][0] * half[a][0][lane] + g[b][1] * half[a][1][lane] + g[b][2] * half[a][2][lane]);
-          for (int64_t lane = 0; lane < OUTPUTS;) {
+          for (int lane = 0; lane < OUTPUTS; lane += PIECE) {
             int64_t panel = (o + lane) / GEMM_NR, column = (o + lane) % GEMM_NR, left = oc - panel * GEMM_NR;
-            int64_t width = left < GEMM_NR ? left : GEMM_NR, count = width - column < OUTPUTS - lane ? width - column : OUTPUTS - lane;
-            float *to = (float *)args->ptr[0] + (a * n + b) * point_floats + panel * GEMM_NR * ic + i * width + column;
-            memcpy(to, u + lane, (size_t)count * sizeof *u);
-            lane += count;
+            float *to = (float *)args->ptr[0] + (a * n + b) * point_floats + panel * GEMM_NR * ic;
+            memcpy(to + i * (left < GEMM_NR ? left : GEMM_NR) + column, u + lane, sizeof(float[PIECE]));
           }
         }
     }
