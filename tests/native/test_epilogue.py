@@ -78,6 +78,8 @@ def _winograd(edge):
 Case = Callable[[str], tuple[list[int], tuple[int, ...], list[np.ndarray | None]]]
 CASES: dict[str, tuple[str, Case]] = {
     "gemm": ("gemm", _gemm(13, 70, 30)),
+    "gemm, 16 columns": ("gemm", _gemm(13, 16, 270)),
+    "gemm, 22 columns": ("gemm", _gemm(13, 22, 30)),
     "gemm long": ("gemm", _gemm(7, 130, 600)),
     "row": ("gemm", _gemm(1, 300, 300)),
     "batch": ("gemm", _batch),

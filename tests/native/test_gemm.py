@@ -40,7 +40,8 @@ def _edges(tile):
 def test_gemm_equals_reference_at_every_tile_edge(run_step, pack, isa, threads):
     info = _native.isa_info(isa)
     for m in [*_edges(info["gemm_mr"]), 49]:
-        for n in [*_edges(info["gemm_nr"]), info["lanes"], 5 * info["gemm_nr"] + 3]:
+        narrow = [info["lanes"] + extra for extra in (0, 1, info["lanes"] // 2, info["lanes"] // 2 + 1)]
+        for n in [*_edges(info["gemm_nr"]), *narrow, *(info["gemm_nr"] + width for width in narrow), 5 * info["gemm_nr"] + 3]:
             for k in (0, 1, 7, 256, 257):
                 a, b, bias = _operands(m, n, k)
                 _assert_close(_gemm(run_step, pack, a, b, bias, isa=isa, threads=threads), a, b, bias)

@@ -20,6 +20,48 @@
 #define ROW_PANELS 4
 #endif
 
+#ifdef VF_HALVES
+// gemm_multiply of a tile with nv vectors, of which `halves` halves have columns. A broadcast from memory per multiply-add is what a whole
+// vector would wait for, and 24 columns would pay for 32.
+INL void multiply_halves(gemm_accumulators c, const float *const *a, const float *b, int64_t k, const int mr, const int nv, const int halves) {
+  vh h[GEMM_MR][2 * GEMM_NV];
+  UNROLL(6)
+  for (int i = 0; i < mr; i++) {
+    UNROLL(4)
+    for (int j = 0; j < halves; j++) h[i][j] = vf_half(c[i][j / 2], j & 1);
+  }
+  for (int64_t l = 0; l < k; l++, b += nv * W) {
+    vh row[2 * GEMM_NV];
+    UNROLL(4)
+    for (int j = 0; j < halves; j++) row[j] = vh_load(b + j * (W / 2));
+    UNROLL(6)
+    for (int i = 0; i < mr; i++) {
+      vh x = vh1(a[i][l]);
+      UNROLL(4)
+      for (int j = 0; j < halves; j++) h[i][j] = vh_fma(x, row[j], h[i][j]);
+    }
+  }
+  UNROLL(6)
+  for (int i = 0; i < mr; i++) {
+    UNROLL(4)
+    for (int j = 0; j < nv; j++) c[i][j] = vf_join(h[i][2 * j], 2 * j + 1 < halves ? h[i][2 * j + 1] : vh1(0));
+  }
+}
+#endif
+
+// gemm_multiply by whole vectors, or by halves where their number is not 0.
+INL void multiply(gemm_accumulators c, const float *const *a, const float *b, int64_t k, const float *ahead, const int mr, const int nv,
+                  const int halves) {
+#ifdef VF_HALVES
+  if (halves) {
+    multiply_halves(c, a, b, k, mr, nv, halves);
+    return;
+  }
+#endif
+  (void)halves;
+  gemm_multiply(c, a, b, k, ahead, mr, nv);
+}
+
 // One tile: rows and vectors are in the function's name.
 typedef struct tile {
   int64_t k, lda;
@@ -28,7 +70,7 @@ typedef struct tile {
   gemm_target to;
 } tile;
 
-INL void tile_run(const tile *t, const int mr, const int nv) {
+INL void tile_run(const tile *t, const int mr, const int nv, const int halves) {
   gemm_accumulators c;
   float total[GEMM_MR * GEMM_NR];
   const float *a[GEMM_MR], *b = t->b, *ahead = t->ahead;
@@ -38,20 +80,39 @@ INL void tile_run(const tile *t, const int mr, const int nv) {
   int64_t left = t->k;
   int blocks = 0;
   for (; left > GEMM_KB; left -= GEMM_KB) {
-    gemm_multiply(c, a, b, GEMM_KB, ahead, mr, nv);
+    multiply(c, a, b, GEMM_KB, ahead, mr, nv, halves);
     gemm_flush(c, total, !blocks++, mr, nv);
     for (int i = 0; i < mr; i++) a[i] += GEMM_KB;
     b += GEMM_KB * nv * W;
     ahead += GEMM_KB * LINE;
   }
-  gemm_multiply(c, a, b, left, ahead, mr, nv);
+  multiply(c, a, b, left, ahead, mr, nv, halves);
   gemm_store(c, blocks ? total : 0, &t->to, mr, nv);
 }
 
 #define TILE(mr, nv) \
-  static void tile_##mr##x##nv(const tile *t) { tile_run(t, mr, nv); }
+  static void tile_##mr##x##nv(const tile *t) { tile_run(t, mr, nv, 0); }
 TILES(TILE)
-static void (*const tile_functions[GEMM_MR + 1][GEMM_NV + 1])(const tile *) = TILE_TABLE;
+typedef void (*tile_function)(const tile *);
+static const tile_function tile_functions[GEMM_MR + 1][GEMM_NV + 1] = TILE_TABLE;
+
+#ifdef VF_HALVES
+// Tiles of at most 16 and of 17 to 24 columns.
+#define NARROW(mr) \
+  static void narrow_##mr##x1(const tile *t) { tile_run(t, mr, 1, 2); } \
+  static void narrow_##mr##x2(const tile *t) { tile_run(t, mr, 2, 3); }
+#define NARROW_NAMES(mr) {0, narrow_##mr##x1, narrow_##mr##x2}
+NARROW(1) NARROW(2) NARROW(3) NARROW(4) NARROW(5) NARROW(6)
+static const tile_function narrow_functions[GEMM_MR + 1][3] = {{0},             NARROW_NAMES(1), NARROW_NAMES(2), NARROW_NAMES(3),
+                                                               NARROW_NAMES(4), NARROW_NAMES(5), NARROW_NAMES(6)};
+#endif
+
+static tile_function tile_of(int64_t rows, gemm_columns columns) {
+#ifdef VF_HALVES
+  if (columns.vectors == 1 || (columns.vectors == 2 && columns.last <= W / 2)) return narrow_functions[rows][columns.vectors];
+#endif
+  return tile_functions[rows][columns.vectors];
+}
 
 // One row times ROW_PANELS whole panels.
 static void row_times_panels(const tile *t) {
@@ -127,7 +188,7 @@ static void multiply_tiles(tile t, int64_t m, int64_t n, int64_t begin, int64_t 
         t.a = a + row * t.lda;
         t.to.y = y + row * t.to.row_stride + panel * GEMM_NR;
         t.to.residual = residual ? residual + row * t.to.row_stride + panel * GEMM_NR : 0;
-        tile_functions[rows][columns.vectors](&t);
+        tile_of(rows, columns)(&t);
       }
     }
   }

@@ -49,6 +49,18 @@ INL vm vm_load_bool(const uint8_t *p, int n) {
 }
 INL void vm_store_bool(uint8_t *p, vm a, int n) { _mm_mask_storeu_epi8(p, vm_first(n), _mm_maskz_set1_epi8(a, 1)); }
 
+// Half vectors, for what is too narrow for whole ones: two of their multiply-adds and two of their broadcasts from memory take the time of
+// one of each.
+#define VF_HALVES 1
+typedef float vh __attribute__((vector_size(32)));
+typedef float vh_unaligned __attribute__((vector_size(32), aligned(4), may_alias));
+
+INL vh vh1(float x) { return (vh)_mm256_set1_ps(x); }
+INL vh vh_load(const float *p) { return *(const vh_unaligned *)p; }
+INL vh vh_fma(vh a, vh b, vh c) { return (vh)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+INL vh vf_half(vf a, const int high) { return high ? (vh)_mm512_extractf32x8_ps((__m512)a, 1) : (vh)_mm512_castps512_ps256((__m512)a); }
+INL vf vf_join(vh low, vh high) { return (vf)_mm512_insertf32x8(_mm512_castps256_ps512((__m256)low), (__m256)high, 1); }
+
 INL vf vf_look16(vi i, const float *t) { return (vf)_mm512_permutexvar_ps((__m512i)i, _mm512_load_ps(t)); }
 INL vf vf_look32(vi i, const float *t) {
   return (vf)_mm512_permutex2var_ps(_mm512_load_ps(t), (__m512i)i, _mm512_load_ps(t + 16));
