@@ -7,7 +7,6 @@ round, so that a slow moment of the machine falls on all arms alike; a ratio is 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from bench.cores import place
 from bench.inputs import draw_shapes, further_goldens, model_hashes
 from bench.records import CellRecord
 from bench.rounds import Rounds
+from bench.scratch import scratch_folder
 from bench.settings import Settings
 from bench.statistics import noise_floor
 from rml_exec.errors import RmlError
@@ -79,11 +79,11 @@ def run_cells(
     base.settings.update(cores=list(placement.measured), supervisor_cores=list(placement.supervisor))
     rounds = Rounds(cells, settings, placement.measured, began, progress)
     common = {"model": model, "threads": threads, "graphs": graphs, "setup": settings.setup, "cores": placement.measured}
-    with tempfile.TemporaryDirectory(prefix="bench_frameworks.") as directory:
+    with scratch_folder() as directory:
         try:
-            goldens = _goldens(Path(graphs) / model, settings, Path(directory))
+            goldens = _goldens(Path(graphs) / model, settings, directory)
             os.sched_setaffinity(0, placement.supervisor)
-            rounds.load({**common, "goldens": goldens, "caches": directory})
+            rounds.load({**common, "goldens": goldens, "caches": str(directory)})
             rounds.run()
         except RmlError as error:  # the model's files are not what they should be
             for cell in cells:
