@@ -138,3 +138,24 @@ def test_depthwise_has_the_same_bits_on_every_fma_isa_and_thread_count(run_step,
     first, *others = [_depthwise(run_step, x, w, bias, *geometry, isa=isa, threads=threads) for isa in fma for threads in (1, 2, 3)]
     for other in others:
         np.testing.assert_array_equal(other.view(np.uint32), first.view(np.uint32))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("pads", [((0, 0), (0, 0)), ((1, 1), (1, 1)), ((0, 2), (2, 0))], ids=["valid", "same", "uneven"])
+def test_depthwise_3x3_tiles_of_every_width(run_step, stride, pads):
+    geometry = ((3, 3), (stride, stride), pads, (1, 1))
+    fma = [isa for isa in _native.isa_names() if isa != "baseline"]
+    for columns, channels in itertools.product(range(1, 17), (16, 27)):  # tiles are 1 to 7 wide
+        size = (3 + 4 * stride, (columns - 1) * stride + 3 - sum(pads[1]))
+        if size[1] < 1:
+            continue
+        x, w, bias = _data(2, size, channels, 9, 1, channels)
+        exact = _reference(x, w, bias, channels, *geometry)
+        for threads in (1, 2):
+            results = [_depthwise(run_step, x, w, bias, *geometry, isa=isa, threads=threads) for isa in _native.isa_names()]
+            for result in results:
+                assert result.shape[1] == columns * len(range(0, size[0] + sum(pads[0]) - 2, stride))
+                _assert_close(result, *exact, 9)
+            first, *others = [result for isa, result in zip(_native.isa_names(), results, strict=True) if isa in fma]
+            for other in others:
+                np.testing.assert_array_equal(other.view(np.uint32), first.view(np.uint32))

@@ -3,9 +3,9 @@
 // steps.def lists the parameters. Taps are summed in order by fused multiply-add from the bias; a tap on padding is a product with zero.
 // The epilogue has no residual. No operand may overlap y; only the elements named are touched.
 //
-// 3x3 kernels without dilation and with a stride of 1 or 2 both ways work on tiles of 2 lines x a few columns: the nine weights of a vector
-// of channels stay in registers and an input is loaded once for up to six outputs. Every other kernel takes a few pixels of a line and two
-// vectors of channels at a time, tap by tap.
+// 3x3 kernels without dilation and with a stride of 1 or 2 both ways work on tiles of 2 lines x a few columns: line by line of the inputs,
+// tap by tap of the kernel rows that an input line meets, so that an input is loaded once for both lines of outputs. Every other kernel
+// takes a few pixels of a line and two vectors of channels at a time, tap by tap.
 #include "epilogue.h"
 #include "isa.h"
 #include "simd.h"
@@ -26,27 +26,32 @@ static const float *pixel(const geometry *g, const float *x, const float *zeros,
 // ---- 3x3 tiles
 enum { K = 3, TILE_LINES = 2, MOST_INPUTS = 5 };   // lines of inputs under two lines of outputs with stride 2
 #if W == 8
-enum { MOST_COLUMNS = 4 };   // 16 registers: weights come from memory
+enum { MOST_COLUMNS = 5, WEIGHTS_STAY = 0 };   // 16 registers: ten sums, a weight per line of outputs, inputs
 #else
-enum { MOST_COLUMNS = 7 };
+enum { MOST_COLUMNS = 7, WEIGHTS_STAY = 1 };   // 32: fourteen sums, nine weights, inputs
 #endif
 
 typedef struct tile {
-  int64_t channels, line_floats;   // of the output
-  const float *weights, *bias;
-  const float *inputs[MOST_INPUTS * (2 * MOST_COLUMNS + 1)];
+  int64_t channels, line_floats, input_line_floats;
+  const float *weights[TILE_LINES];   // the same for every line; a compiler that knew would load them once and spill sums
+  const float *bias;
+  const float *x;   // the first input, where all of them lie in the image
+  const float *inputs[MOST_INPUTS * (2 * MOST_COLUMNS + 1)];   // each of them, where some are padding
   float *y;
   epilogue finish;
 } tile;
 
-INL void tile_run(const tile *t, const int lines, const int columns, const int stride) {
+INL void tile_run(const tile *t, const int lines, const int columns, const int stride, const int padded) {
   const int input_lines = (lines - 1) * stride + K, input_columns = (columns - 1) * stride + K;
   const int64_t channels = t->channels;
   for (int64_t c = 0; c < channels; c += W) {
     if (c + W > channels) c = channels - W;   // the last vector overlaps the one before: what is computed twice is the same
-    vf sum[TILE_LINES][MOST_COLUMNS], weight[K * K], seed = t->bias ? vf_load(t->bias + c) : vf1(0);
-    UNROLL(9)
-    for (int tap = 0; tap < K * K; tap++) weight[tap] = vf_load(t->weights + tap * channels + c);
+    vf sum[TILE_LINES][MOST_COLUMNS], held[K * K], seed = t->bias ? vf_load(t->bias + c) : vf1(0);
+    const float *next[TILE_LINES] = {t->weights[0] + c, t->weights[1] + c}, *from = t->x + c;
+    if (WEIGHTS_STAY) {
+      UNROLL(9)
+      for (int tap = 0; tap < K * K; tap++) held[tap] = vf_load(next[0] + tap * channels);
+    }
     UNROLL(2)
     for (int i = 0; i < lines; i++) {
       UNROLL(7)
@@ -54,18 +59,27 @@ INL void tile_run(const tile *t, const int lines, const int columns, const int s
     }
     UNROLL(5)
     for (int line = 0; line < input_lines; line++) {
-      UNROLL(15)
-      for (int column = 0; column < input_columns; column++) {
-        vf x = vf_load(t->inputs[line * input_columns + column] + c);
+      const float *left = from;
+      UNROLL(3)
+      for (int kx = 0; kx < K; kx++, left += channels) {
+        vf weight[TILE_LINES];
         UNROLL(2)
         for (int i = 0; i < lines; i++) {
-          UNROLL(7)
-          for (int j = 0; j < columns; j++) {
-            int ky = line - i * stride, kx = column - j * stride;
-            if (ky >= 0 && ky < K && kx >= 0 && kx < K) sum[i][j] = vf_fma(x, weight[ky * K + kx], sum[i][j]);
+          int ky = line - i * stride;
+          if (ky >= 0 && ky < K) weight[i] = WEIGHTS_STAY ? held[ky * K + kx] : vf_load(next[i]), next[i] += channels;
+        }
+        const float *at = left;
+        UNROLL(7)
+        for (int j = 0; j < columns; j++, at += stride * channels) {
+          vf x = vf_load(padded ? t->inputs[line * input_columns + j * stride + kx] + c : at);
+          UNROLL(2)
+          for (int i = 0; i < lines; i++) {
+            int ky = line - i * stride;
+            if (ky >= 0 && ky < K) sum[i][j] = vf_fma(x, weight[i], sum[i][j]);
           }
         }
       }
+      from += t->input_line_floats;
     }
     UNROLL(2)
     for (int i = 0; i < lines; i++) {
@@ -84,10 +98,13 @@ INL void tile_run(const tile *t, const int lines, const int columns, const int s
 }
 
 #define TILE(lines, columns, stride) \
-  static void tile_##lines##x##columns##_##stride(const tile *t) { tile_run(t, lines, columns, stride); }
-#define NAME(lines, columns, stride) tile_##lines##x##columns##_##stride,
+  static void inner_##lines##x##columns##_##stride(const tile *t) { tile_run(t, lines, columns, stride, 0); } \
+  static void padded_##lines##x##columns##_##stride(const tile *t) { tile_run(t, lines, columns, stride, 1); }
+#define INNER(lines, columns, stride) inner_##lines##x##columns##_##stride,
+#define PADDED(lines, columns, stride) padded_##lines##x##columns##_##stride,
 #if W == 8
-#define EACH_WIDTH(X, lines, stride) X(lines, 1, stride) X(lines, 2, stride) X(lines, 3, stride) X(lines, 4, stride)
+#define EACH_WIDTH(X, lines, stride) \
+  X(lines, 1, stride) X(lines, 2, stride) X(lines, 3, stride) X(lines, 4, stride) X(lines, 5, stride)
 #else
 #define EACH_WIDTH(X, lines, stride) \
   X(lines, 1, stride) X(lines, 2, stride) X(lines, 3, stride) X(lines, 4, stride) \
@@ -97,10 +114,9 @@ EACH_WIDTH(TILE, 1, 1)
 EACH_WIDTH(TILE, 2, 1)
 EACH_WIDTH(TILE, 1, 2)
 EACH_WIDTH(TILE, 2, 2)
-static void (*const tile_functions[2][TILE_LINES][MOST_COLUMNS + 1])(const tile *) = {   // [stride - 1][lines - 1][columns]
-    {{0, EACH_WIDTH(NAME, 1, 1)}, {0, EACH_WIDTH(NAME, 2, 1)}},
-    {{0, EACH_WIDTH(NAME, 1, 2)}, {0, EACH_WIDTH(NAME, 2, 2)}},
-};
+#define NAMES(X) {{{0, EACH_WIDTH(X, 1, 1)}, {0, EACH_WIDTH(X, 2, 1)}}, {{0, EACH_WIDTH(X, 1, 2)}, {0, EACH_WIDTH(X, 2, 2)}}}
+static void (*const tile_functions[2][2][TILE_LINES][MOST_COLUMNS + 1])(const tile *) = {   // [padded][stride - 1][lines - 1][columns]
+    NAMES(INNER), NAMES(PADDED)};
 
 static int tiled(const geometry *g) {
   return g->kernel_y == K && g->kernel_x == K && g->dilation_y == 1 && g->dilation_x == 1 && g->channels >= W &&
@@ -111,28 +127,37 @@ static int tiled(const geometry *g) {
 static int64_t tile_columns(const geometry *g) { return g->stride_x == 2 && g->columns > 28 ? 4 : MOST_COLUMNS; }
 
 static void run_tiles(const rml_args *args, const geometry *g) {
-  const float *x = args->ptr[1], *zeros = args->ptr[4];
+  const float *x = args->ptr[1], *weights = args->ptr[2], *zeros = args->ptr[4];
   const int64_t stride = g->stride_x, across = parts_of(g->columns, tile_columns(g)), down = parts_of(g->lines, TILE_LINES);
-  tile t = {.channels = g->channels, .line_floats = g->columns * g->channels, .weights = args->ptr[2], .bias = args->ptr[3],
-            .finish = epilogue_of(args->p + 14)};
+  tile t = {.channels = g->channels, .line_floats = g->columns * g->channels, .input_line_floats = g->width * g->channels,
+            .weights = {weights, weights}, .bias = args->ptr[3], .finish = epilogue_of(args->p + 14)};
   int64_t begin, end;
   rml_share(args->p[0] * down * across, args->thread, args->threads, &begin, &end);
-  for (int64_t i = begin; i < end; i++) {
-    int64_t item = i / (down * across), line = i / across % down * TILE_LINES, column = part_begin(g->columns, across, i % across);
-    int64_t lines = g->lines - line < TILE_LINES ? g->lines - line : TILE_LINES;
-    int64_t columns = part_begin(g->columns, across, i % across + 1) - column;
-    const float *image = x + item * g->height * g->width * g->channels;
+  int64_t item = begin / (down * across), line = begin / across % down * TILE_LINES, part = begin % across;
+  for (int64_t i = begin, column = part_begin(g->columns, across, part); i < end; i++) {
+    const int64_t lines = g->lines - line < TILE_LINES ? g->lines - line : TILE_LINES;
+    const int64_t columns = g->columns / across + (part < g->columns % across);   // as part_begin has it; a division less per tile
     const int64_t inputs = (columns - 1) * stride + K, first = column * stride - g->pad_x;
-    const float **input = t.inputs;
-    for (int64_t from = line * stride - g->pad_y, to = from + (lines - 1) * stride + K; from < to; from++, input += inputs) {
-      const float *at = image + (from * g->width + first) * g->channels;
-      int64_t left = from < 0 || from >= g->height ? inputs : first < 0 ? -first : 0, right = g->width - first;
-      for (int64_t j = 0; j < inputs; j++) input[j] = at + j * g->channels;
-      for (int64_t j = 0; j < left && j < inputs; j++) input[j] = zeros;
-      for (int64_t j = right > 0 ? right : 0; j < inputs; j++) input[j] = zeros;
+    const int64_t top = line * stride - g->pad_y, bottom = top + (lines - 1) * stride + K;
+    const float *image = x + item * g->height * g->width * g->channels;
+    const int padded = top < 0 || bottom > g->height || first < 0 || first + inputs > g->width;
+    if (padded) {
+      const float **input = t.inputs;
+      for (int64_t from = top; from < bottom; from++, input += inputs) {
+        const float *at = image + (from * g->width + first) * g->channels;
+        int64_t left = from < 0 || from >= g->height ? inputs : first < 0 ? -first : 0, right = g->width - first;
+        for (int64_t j = 0; j < inputs; j++) input[j] = at + j * g->channels;
+        for (int64_t j = 0; j < left && j < inputs; j++) input[j] = zeros;
+        for (int64_t j = right > 0 ? right : 0; j < inputs; j++) input[j] = zeros;
+      }
     }
+    t.x = image + (top * g->width + first) * g->channels;
     t.y = (float *)args->ptr[0] + ((item * g->lines + line) * g->columns + column) * g->channels;
-    tile_functions[stride - 1][lines - 1][columns](&t);
+    tile_functions[padded][stride - 1][lines - 1][columns](&t);
+    column += columns;
+    if (++part < across) continue;
+    part = column = 0;
+    if ((line += TILE_LINES) >= g->lines) line = 0, item++;
   }
 }
 

@@ -11,13 +11,17 @@
 
 #include "transpose.h"
 
-// One row times several whole panels at once, where one panel has too few accumulators to hide the latency of FMA.
+// One row times several whole panels at once, where one panel has too few accumulators to hide the latency of FMA. Where a panel's row is a
+// line at most, and the panels as many slow streams, lines are fetched a few rows ahead.
 #if W == 16
 #define ROW_PANELS 2
+#define ROWS_AHEAD 0
 #elif defined(RML_USE_NEON)
 #define ROW_PANELS 2
+#define ROWS_AHEAD 0
 #else
 #define ROW_PANELS 4
+#define ROWS_AHEAD 4
 #endif
 
 #ifdef VF_HALVES
@@ -123,6 +127,10 @@ static void row_times_panels(const tile *t) {
     int64_t end = t->k - k0 > GEMM_KB ? k0 + GEMM_KB : t->k;
     for (int64_t k = k0; k < end; k++) {
       vf x = vf1(t->a[k]);
+      if (ROWS_AHEAD) {
+        UNROLL(4)
+        for (int j = 0; j < ROW_PANELS; j++) __builtin_prefetch(t->b + (j * t->k + k + ROWS_AHEAD) * GEMM_NR, 0, 3);
+      }
       UNROLL(16)
       for (int j = 0; j < NV; j++) c[j] = vf_fma(x, vf_load(t->b + (j / GEMM_NV * t->k + k) * GEMM_NR + j % GEMM_NV * W), c[j]);
     }
