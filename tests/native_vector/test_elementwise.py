@@ -237,6 +237,6 @@ def test_a_wide_group_runs_natively_up_to_the_limit_of_operands(width: int, isa:
 def test_both_instruction_lists_are_the_same() -> None:
     source = Path(rml_exec.__file__).parent / "native" / "kernels" / "elementwise.def"
     listed = []
-    for kind, name in re.findall(r"^(LOAD|STORE|UNARY|LONG|BINARY|LONG_BINARY|TERNARY)\((\w+),", source.read_text(), re.MULTILINE):
+    for kind, name in re.findall(r"^(LOAD|STORE|UNARY|LONG|LONG_OR|BINARY|LONG_BINARY|TERNARY)\((\w+),", source.read_text(), re.MULTILINE):
         listed += [name, f"{name}_s"] if kind.endswith("BINARY") else [name]
     assert listed == list(INSTRUCTIONS)

@@ -18,11 +18,11 @@ _TINY = np.float32(2.0**-126)
 _IN_ULP: dict[str, tuple[Function, float, float]] = {
     "exp": (np.exp, 0.9, 1.2),
     "expm1": (np.expm1, 1.55, 1.65),
-    "log": (np.log, 0.95, 1.0),
-    "log1p": (np.log1p, 1.55, 1.65),
+    "log": (np.log, 1.4, 1.6),
+    "log1p": (np.log1p, 1.4, 1.6),
     "rsqrt": (lambda x: 1 / np.sqrt(x), 1.5, 1.5),
     "sqrt": (np.sqrt, 0.5, 0.5),
-    "tanh": (np.tanh, 1.55, 1.6),
+    "tanh": (np.tanh, 1.3, 1.3),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 2.45, 2.45),
     "erf": (erf, 1.8, 1.8),
     "erfc": (erfc, 3.3, 3.5),
@@ -84,6 +84,43 @@ def test_error_in_ulp_on_many_floats(name: str, isa: str) -> None:
     _check_ulp(name, isa, stride=503)
 
 
+def _between(low: float, high: float, stride: int) -> np.ndarray:
+    """Returns every ``stride``-th float from ``low`` to ``high``, both positive."""
+    first, last = np.array([low, high], np.float32).view(np.uint32)
+    return np.arange(first, last + 1, stride, dtype=np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("log", 0.6, 1.4), ("log1p", 1e-3, 0.4), ("tanh", 0.01, 9.4)])
+def test_error_in_ulp_where_segments_meet(name: str, low: float, high: float, isa: str) -> None:
+    reference, with_fma, without = _IN_ULP[name]
+    x = _between(low, high, 61)
+    for operand in (x, -x) if name == "tanh" else (x,):
+        got = run(name, [operand], isa=isa)[0].astype(np.float64)
+        assert _worst_ulp(got, _evaluate(reference, operand)) <= (without if isa == "baseline" else with_fma)
+
+
+def test_logarithm_of_a_number_does_not_depend_on_its_neighbours(isa: str) -> None:
+    alone = np.concatenate([_between(2.0**-126, 3.4e38, 100_003), _between(0.9, 1.1, 1009)])
+    alone = alone[: alone.size // 128 * 128]  # whole steps, which are all normal
+    others = np.array([0, -0.0, 1e-45, 1e-38, -1, np.inf, -np.inf, np.nan], np.float32)
+    mixed = np.insert(alone, np.arange(0, alone.size, 3), np.resize(others, (alone.size + 2) // 3))
+    normal = np.insert(np.ones(alone.size, bool), np.arange(0, alone.size, 3), False)
+    (want,), (got,) = run("log", [alone], isa=isa), run("log", [mixed], isa=isa)
+    assert got[normal].tobytes() == want.tobytes()
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(got[~normal], np.log(mixed[~normal]), rtol=2e-7)
+
+
+@pytest.mark.parametrize("other", [0, 2.0**-149, np.nextafter(np.float32(2.0**-126), np.float32(0)), -1, -np.inf, np.inf, np.nan])
+def test_one_lane_of_a_step_of_logarithms_is_no_normal_number(other: float, isa: str) -> None:
+    for place in (0, 17, 63, 127):
+        x = np.full(128, 2, np.float32)
+        x[place] = other
+        (got,) = run("log", [x], isa=isa)
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(got, np.log(x), rtol=2e-7)
+
+
 @pytest.mark.parametrize("name", _OVER_X, ids="-".join)
 def test_error_of_an_activation_over_its_argument(name: tuple[str, str], isa: str) -> None:
     reference, bound = _OVER_X[name]
@@ -108,6 +145,9 @@ def test_clamped_arguments_saturate_exactly(isa: str) -> None:
     for approximate in ("none", "tanh"):
         np.testing.assert_array_equal(run("gelu", [x], {"approximate": approximate}, isa=isa)[0], x)
     np.testing.assert_array_equal(run("gelu", [-x], {"approximate": "none"}, isa=isa)[0], 0)
+    near = run("tanh", [_between(8.5, 9.5, 11)], isa=isa)[0]
+    assert near.max() == 1
+    assert np.all(np.diff(near) >= 0)
     np.testing.assert_array_equal(run("erfc", [np.concatenate([x, -x])], isa=isa)[0][[0, 1, 4, 5]], [0, 0, 2, 2])
 
 

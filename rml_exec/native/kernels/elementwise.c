@@ -101,6 +101,15 @@ enum { BYTES_load = 4, BYTES_load_s = 0, BYTES_load_bool = 1, BYTES_store = 4, B
   DEFINE(name) { char *m = ADDRESS(at->m); EACH(void *p = m + k * W * BYTES_##name; statement) NEXT; }
 #define UNARY(name, expression) DEFINE(name) { EACH(t = expression) NEXT; }
 #define LONG(name, expression) DEFINE(name) { EACH_IN_TURN(t = expression) NEXT; }
+// One branch for all registers: behind one for each, the constants would be loaded again each time.
+#define LONG_OR(name, rare, expression, otherwise) \
+  LONG(name##_rare, otherwise) \
+  DEFINE(name) { \
+    vm any = rare(t0); \
+    EACH(any = vm_or(any, rare(t))) \
+    if (vm_any(any)) return run_##name##_rare(at, operands, i, ACCUMULATOR); \
+    EACH_IN_TURN(t = expression) NEXT; \
+  }
 #define FROM_MEMORY(name, each, expression) \
   DEFINE(name) { const float *p = (const float *)ADDRESS(at->m); each(vf m = vf_load(p + k * W); t = expression) NEXT; }
 #define FROM_SCALAR(name, each, expression) \
@@ -117,6 +126,7 @@ enum { BYTES_load = 4, BYTES_load_s = 0, BYTES_load_bool = 1, BYTES_store = 4, B
 #undef STORE
 #undef UNARY
 #undef LONG
+#undef LONG_OR
 #undef BINARY
 #undef LONG_BINARY
 #undef TERNARY
@@ -130,6 +140,7 @@ static const instruction_fn by_number[] = {
 #define STORE(name, statement) run_##name,
 #define UNARY(name, expression) run_##name,
 #define LONG(name, expression) run_##name,
+#define LONG_OR(name, rare, expression, otherwise) run_##name,
 #define BINARY(name, expression) run_##name, run_##name##_s,
 #define LONG_BINARY(name, expression) run_##name, run_##name##_s,
 #define TERNARY(name, expression) run_##name,

@@ -6,10 +6,10 @@
 // results); baseline: over every 257th. tests/native_vector/test_vmath.py checks a sample of both.
 //
 //   function     FMA    baseline      function     FMA    baseline      function       FMA          baseline
-//   v_exp        0.90   1.12          v_tanh       1.52   1.52          v_sin v_cos    1.57         1.55
+//   v_exp        0.90   1.12          v_tanh       1.29   1.29          v_sin v_cos    1.57         1.55
 //   v_expm1      1.53   1.56          v_sigmoid    2.41   2.41          v_erf          1.76         1.76
-//   v_log        0.94   0.94          v_silu       2.40   2.40   (a)    v_erfc         3.27         3.27
-//   v_log1p      1.55   1.55          v_rsqrt      1.50   1.50          v_gelu         8.9e-8 |x|   1.2e-7 |x|   (b)
+//   v_log        1.36   1.54          v_silu       2.40   2.40   (a)    v_erfc         3.27         3.27
+//   v_log1p      1.38   1.54          v_rsqrt      1.50   1.50          v_gelu         8.9e-8 |x|   1.2e-7 |x|   (b)
 //                                     v_pow        1.75   0.80          v_gelu_tanh    1.3e-7 |x|   1.3e-7 |x|   (b)
 //
 //   (a) for x > -88; below, where |y| < 6e-37, it is -0 as x / (1 + exp(-x)) is in float32.   (b) largest absolute error over |x|.
@@ -71,18 +71,36 @@ INL vf v_expm1(vf x) {
 }
 
 // ---- logarithms ------------------------------------------------------------------------------------------------------------------------
-// log(1 + f) for f in [-1/3, 1/3] plus e ln 2.
-INL vf log_core(vf f, vf e) {
-  vf p = HORNER(f, -0x1.07b644p-3f, 0x1.1e64b0p-3f, -0x1.f33bacp-4f, 0x1.1ed6e8p-3f, -0x1.559beep-3f, 0x1.99d03ep-3f, -0x1.fffefep-3f,
-                0x1.555506p-2f, -0.5f);
-  return vf_fma(e, vf1(LN2_HIGH), vf_fma(f * f, p, vf_fma(e, vf1(LN2_LOW), f)));
+// Splits a positive normal number: x = 2^e m with m in [2/3, 4/3); returns m. *e is 2^23 e, as exponents stand in the bits of a float. The
+// low four bits of *segment number the segment of m: there are 16, of as many floats each.
+INL vf log_split(vf x, vf *e, vi *segment) {
+  vu i = (vu)x - 0x3f2aaaab, exponent = i & 0xff800000;   // wraps for negative x, whose result nobody looks at
+  *e = vi_to_vf((vi)exponent);
+  *segment = (vi)i >> 19;
+  return vf_bits((vi)((vu)x - exponent));
 }
 
-// Splits a positive normal number: x = 2^e m with m in [2/3, 4/3); returns m.
-INL vf log_split(vf x, vi *e) {
-  vi i = (vi)((vu)x - 0x3f2aaaab);   // wraps for negative x, whose result nobody looks at
-  *e = i >> 23;
-  return vf_bits((i & 0x7fffff) + 0x3f2aaaab);
+// r with m = (1 + r) / c, where c is near 1/m and has 12 bits: |r| < 0.0306, and exactly m - 1 in the segment around 1.
+INL vf log_reduce(vf m, vi segment) {
+  vf c = vf_look16(segment, log_table[0]);
+#ifdef VMATH_FMA
+  return vf_fma(m, c, vf1(-1.0f));
+#else
+  vf head = vf_bits(vi_bits(m) & -4096);
+  return (head * c - vf1(1.0f)) + (m - head) * c;   // both products are exact
+#endif
+}
+
+// (log(1 + r) - r) / r^2, to 0.38 x 2^-24 of the logarithm.
+INL vf log_curve(vf r) { return HORNER(r, -0x1.025f42p-2f, 0x1.5576fcp-2f, -0x1.ffffcep-2f); }
+
+// e ln 2 - log(c). One constant will do: it is within 2^-29 of ln 2, relatively.
+INL vf log_step(vf e, vi segment) { return vf_fma(e, vf1(0x1.62e43p-24f), vf_look16(segment, log_table[1])); }
+
+// log(m) + e ln 2 for m, e and segment of log_split.
+INL vf log_core(vf m, vf e, vi segment) {
+  vf r = log_reduce(m, segment);
+  return vf_fma(r * r, log_curve(r), r) + log_step(e, segment);
 }
 
 // What a logarithm is outside of the positive finite numbers; x is the argument of the plain logarithm.
@@ -92,19 +110,32 @@ INL vf log_special(vf x, vf y) {
   return vf_sel(vf_eq(x, vf1(0.0f)), vf1(-VMATH_INF), y);
 }
 
+// The logarithm of a positive normal number; what other lanes get is of no use.
+INL vf log_normal(vf x) {
+  vf e;
+  vi segment;
+  vf m = log_split(x, &e, &segment);
+  return log_core(m, e, segment);
+}
+
+// Lanes that log_normal is not for. The difference wraps so that the positive normal numbers become the smallest integers.
+INL vm log_not_normal(vf x) { return vi_gt((vi)((vu)x - 0x80800000), vi1(-0x01000001)); }
+
+// For any lanes. Those with a positive normal number get the bits that log_normal gives.
 INL vf v_log(vf x) {
   vm tiny = vf_lt(x, vf1(0x1p-126f));
-  vi e;
-  vf m = log_split(vf_sel(tiny, x * vf1(0x1p23f), x), &e);
-  vf y = log_core(m - vf1(1.0f), vi_to_vf(e) - vf_sel(tiny, vf1(23.0f), vf1(0.0f)));
-  return log_special(x, y);
+  vf e;
+  vi segment;
+  vf m = log_split(vf_sel(tiny, x * vf1(0x1p23f), x), &e, &segment);
+  return log_special(x, log_core(m, e - vf_sel(tiny, vf1(23 * 0x1p23f), vf1(0.0f)), segment));
 }
 
 INL vf v_log1p(vf x) {
-  vf one = vf1(1.0f), u = one + x, added = u - one, lost = (one - (u - added)) + (x - added);   // u + lost = 1 + x exactly
-  vi e;
-  vf m = log_split(u, &e), exponent = vi_to_vf(e), f = (m - one) + vf_scale(lost, -exponent);
-  vf y = log_special(u, log_core(f, exponent));
+  vf one = vf1(1.0f), u = one + x, added = u - one, lost = (one - (u - added)) + (x - added), e;   // u + lost = 1 + x exactly
+  vi segment;
+  vf m = log_split(u, &e, &segment), head = log_reduce(m, segment);
+  vf rest = vf_scale(lost, e * vf1(-0x1p-23f)) * vf_look16(segment, log_table[0]), r = head + rest;
+  vf y = log_special(u, (head + vf_fma(r * r, log_curve(r), rest)) + log_step(e, segment));
   y = vf_sel(vf_eq(u, vf1(VMATH_INF)), u, y);
   return vf_sel(vf_lt(vf_abs(x), vf1(0x1p-25f)), x, y);
 }
@@ -124,8 +155,9 @@ INL vf lookup16(const float (*table)[16], int degree, vi i, vf u) {
 }
 
 INL vf v_tanh(vf x) {
-  vf a = vf_min(vf1(9.1f), vf_abs(x)), p = lookup16(tanh_table, 7, segment(a, 0.59375f), a);
-  return vf_copysign(vf_min(vf1(1.0f), a * p), x);
+  vf a = vf_min(vf1(9.3f), vf_abs(x));   // where tanh rounds to 1
+  vi i = vi_bits(a + vf1(0.625f)) >> 21;
+  return vf_copysign(lookup16(tanh_table, 5, i, a), x);
 }
 
 INL vf v_erf(vf x) {

@@ -1,39 +1,34 @@
 // Tables of vmath.h: piecewise polynomials in t = u - centre, one column per segment. Row 0 holds the centres, row 1 + k the coefficients
-// of t^k. Segment i covers [(i - 1/2) width, (i + 1/2) width], the first one [0, width/2].
+// of t^k. Where a width is given, segment i covers [(i - 1/2) width, (i + 1/2) width], the first one [0, width/2].
 //
 // How they were made: minimax fit of the relative error by linear programming (mpmath, 40 digits), coefficients rounded to float32 from the
 // lowest power up with the others refitted after each rounding; a centre is a float near the middle of its segment at which the function is
 // very nearly a float, so that the constant term has almost no rounding error (S. Gal, "An accurate elementary mathematical library for the
-// IEEE floating point standard", ACM TOMS 17 (1991)). The last segment of the first three is shifted up by 0.3 x 2^-24, so that u f(u)
+// IEEE floating point standard", ACM TOMS 17 (1991)). The last segment of erf and gelu is shifted up by 0.3 x 2^-24, so that u f(u)
 // reaches 1 and a min() saturates there exactly.
 #ifndef RML_VMATH_TABLES_H
 #define RML_VMATH_TABLES_H
 
-// tanh(u)/u, width 0.59375; approximation error 0.122 x 2^-24.
-static const float tanh_table[9][16] __attribute__((aligned(64), unused)) = {
-    {0x1.359b14p-3f, 0x1.2f837cp-1f, 0x1.3153e6p+0f, 0x1.c8a84cp+0f, 0x1.2fe018p+1f, 0x1.7bb5f8p+1f, 0x1.c7dd46p+1f, 0x1.09cdf4p+2f,
-     0x1.2fc446p+2f, 0x1.55c81p+2f, 0x1.7bd718p+2f, 0x1.a25fecp+2f, 0x1.c7d788p+2f, 0x1.ee1a44p+2f, 0x1.09f15p+3f, 0x1.1ce3d6p+3f},
-    {0x1.fc228cp-1f, 0x1.cb6806p-1f, 0x1.64e906p-1f, 0x1.0f44b4p-1f, 0x1.a7ebcp-2f, 0x1.575d2cp-2f, 0x1.1f0f8ep-2f, 0x1.ecdeeep-3f,
-     0x1.af6c8ap-3f, 0x1.7f7a96p-3f, 0x1.59110cp-3f, 0x1.394988p-3f, 0x1.1f89b4p-3f, 0x1.0945d2p-3f, 0x1.ecdbaep-4f, 0x1.cc145p-4f},
-    {-0x1.955d2p-4f, -0x1.3747e8p-2f, -0x1.4d68e2p-2f, -0x1.e5b21p-3f, -0x1.47bb62p-3f, -0x1.c06dap-4f, -0x1.3eb4aep-4f, -0x1.d8be5p-5f,
-     -0x1.6b101ep-5f, -0x1.1f174ap-5f, -0x1.d10cd6p-6f, -0x1.7f5feap-6f, -0x1.42f49ep-6f, -0x1.12e13ap-6f, -0x1.da6e56p-7f,
-     -0x1.9d6c7p-7f},
-    {-0x1.43097ep-2f, -0x1.0b8384p-3f, 0x1.d92f94p-5f, 0x1.38d56cp-4f, 0x1.b49d8ep-5f, 0x1.115cp-5f, 0x1.5728dcp-6f, 0x1.bf8536p-7f,
-     0x1.2fe3f4p-7f, 0x1.acf194p-8f, 0x1.391ea2p-8f, 0x1.d4ffcep-9f, 0x1.6ab1dp-9f, 0x1.1cd2b4p-9f, 0x1.c8afa4p-10f, 0x1.737f3ep-10f},
-    {0x1.3b5c2ap-4f, 0x1.4662f4p-3f, 0x1.6a496p-5f, -0x1.30c456p-7f, -0x1.b612dcp-7f, -0x1.242bd2p-7f, -0x1.5a1b48p-8f, -0x1.9a469p-9f,
-     -0x1.f526ap-10f, -0x1.3e4eb8p-10f, -0x1.a4704ap-11f, -0x1.1e8a7cp-11f, -0x1.973032p-12f, -0x1.2703b4p-12f, -0x1.b790f8p-13f,
-     -0x1.4dbe88p-13f},
-    {0x1.d9847p-4f, -0x1.65c266p-6f, -0x1.5b3eeep-5f, -0x1.f24a7p-8f, 0x1.7184c2p-10f, 0x1.e8af24p-10f, 0x1.369812p-10f, 0x1.61be72p-11f,
-     0x1.903622p-12f, 0x1.d0baep-13f, 0x1.18163cp-13f, 0x1.5cdb1p-14f, 0x1.c85246p-15f, 0x1.3197fap-15f, 0x1.a70a2p-16f, 0x1.2c247ep-16f},
-    {-0x1.6fab0ap-5f, -0x1.82256cp-5f, 0x1.e49ba4p-7f, 0x1.abad38p-8f, 0x1.ba7722p-11f, -0x1.83e708p-13f, -0x1.bd2c24p-13f,
-     -0x1.11a36cp-13f, -0x1.1ffb14p-14f, -0x1.33c2cep-15f, -0x1.5fdff2p-16f, -0x1.92a3cep-17f, -0x1.9f99a4p-18f, -0x1.88d002p-18f,
-     -0x1.9e0e8cp-19f, -0x1.70e602p-19f},
-    {-0x1.4ad858p-5f, 0x1.a4d44ep-6f, 0x1.23c126p-9f, -0x1.6c3dfep-9f, -0x1.6a676ep-11f, -0x1.29112ep-14f, 0x1.6bb25ap-16f,
-     0x1.6159b2p-16f, 0x1.86d212p-17f, 0x1.c10c48p-18f, 0x1.beb5bep-19f, 0x1.f14da2p-20f, 0x1.049eecp-20f, 0x1.0444cep-21f,
-     0x1.62ce16p-22f, 0x1.cb8f26p-24f},
-    {0x1.6d505cp-6f, 0x1.6752acp-8f, -0x1.46562p-8f, 0x1.4c7964p-11f, 0x1.4d16e4p-12f, 0x1.a4e3ep-17f, -0x1.bf9cd2p-17f, -0x1.6926c8p-18f,
-     -0x1.6d8292p-16f, -0x1.1c0918p-16f, -0x1.97c03cp-18f, -0x1.f95452p-19f, -0x1.2addcap-17f, 0x1.e54588p-18f, 0x1.42109p-22f,
-     0x1.4066ecp-18f},
+// tanh(u) for u in [0, 9.3]. Column i is for u + 0.625 with i in bits 21 to 24: segments of 1/8 at 0 (column 9), then of 1/4, 1/2, and 1
+// from 3.375 on, as the poles at +-i pi/2 recede. At 0 the terms of degree 0 and 1 are u itself; in the last segment the sum rounds to 1
+// without a min(). Approximation error 0.78 ULP.
+static const float tanh_table[7][16] __attribute__((aligned(64), unused)) = {
+    {0x1.a037e8p+0f, 0x1.105bd8p+1f, 0x1.501f78p+1f, 0x1.9050dp+1f, 0x1.ef981p+1f, 0x1.379ffp+2f, 0x1.785498p+2f, 0x1.b7d858p+2f,
+     0x1.0a4fccp+3f, 0x0p+0f, 0x1.7ff11ap-3f, 0x1.400624p-2f, 0x1.fff858p-2f, 0x1.8012d8p-1f, 0x1.ff9cf8p-1f, 0x1.3fac18p+0f},
+    {0x1.d9d70ap-1f, 0x1.f1adap-1f, 0x1.faaa3p-1f, 0x1.fe0966p-1f, 0x1.ff8e6ap-1f, 0x1.fff08ap-1f, 0x1.fffdf4p-1f, 0x1.ffffb8p-1f,
+     0x1.fffffcp-1f, 0x0p+0f, 0x1.7b8196p-3f, 0x1.35ff1ep-2f, 0x1.d92f38p-2f, 0x1.453d7cp-1f, 0x1.85c60ep-1f, 0x1.b2232p-1f},
+    {0x1.25e742p-3f, 0x1.c3e314p-5f, 0x1.53ac98p-6f, 0x1.f5a366p-8f, 0x1.c627dap-10f, 0x1.eeba4ap-13f, 0x1.060254p-15f, 0x1.20019ep-18f,
+     0x1.fa904cp-23f, 0x1p+0f, 0x1.ee6b38p-1f, 0x1.d113c4p-1f, 0x1.92ac12p-1f, 0x1.31656ap-1f, 0x1.ae8c8p-2f, 0x1.1fc4e2p-2f},
+    {-0x1.10034ep-3f, -0x1.b73d44p-5f, -0x1.501df8p-6f, -0x1.f3ae6p-8f, -0x1.c53644p-10f, -0x1.ee0f0cp-13f, -0x1.05ac8cp-15f,
+     -0x1.1fa578p-18f, -0x1.debba4p-23f, 0x1.4ec824p-22f, -0x1.6e796p-3f, -0x1.199614p-2f, -0x1.7423f2p-2f, -0x1.83ff14p-2f,
+     -0x1.47c4ccp-2f, -0x1.e8041p-3f},
+    {0x1.339224p-4f, 0x1.14568cp-5f, 0x1.b6cb1cp-7f, 0x1.4a8c52p-8f, 0x1.2db2d6p-10f, 0x1.497592p-13f, 0x1.5cafa6p-16f, 0x1.7f9704p-19f,
+     0x1.535bcp-23f, -0x1.555b2ep-2f, -0x1.27a67cp-2f, -0x1.c199aap-3f, -0x1.820d92p-4f, 0x1.56f45cp-5f, 0x1.a8044ap-4f, 0x1.bbe8cp-4f},
+    {-0x1.972822p-6f, -0x1.ea51ecp-7f, -0x1.a7ee8p-8f, -0x1.48ed68p-9f, -0x1.3ad97p-11f, -0x1.591182p-14f, -0x1.6dcc44p-17f,
+     -0x1.922838p-20f, -0x1.bc9fcp-24f, 0x1.efd5f6p-12f, 0x1.ce4d56p-4f, 0x1.431c4ep-3f, 0x1.4f2984p-3f, 0x1.984fbap-4f, 0x1.cf8836p-6f,
+     -0x1.8dca06p-7f},
+    {0x1.271a46p-10f, 0x1.23ade6p-8f, 0x1.353ea8p-9f, 0x1.ffa486p-11f, 0x1.f050fep-13f, 0x1.1061a2p-15f, 0x1.27729p-18f, 0x1.3ff454p-21f,
+     0x1.2838c2p-25f, 0x1.0a35d2p-3f, 0x1.879516p-4f, 0x1.6f0e22p-5f, -0x1.9a731cp-6f, -0x1.04484ap-4f, -0x1.7b1648p-5f, -0x1.3de7dep-6f},
 };
 
 // erf(u)/u, width 0.2578125; approximation error 0.064 x 2^-24.
@@ -119,6 +114,15 @@ static const float mills_table[8][32] __attribute__((aligned(64), unused)) = {
      0x1.3ca99cp-22f, 0x1.698f1ap-22f, 0x1.3d316ep-23f, 0x1.fa0f46p-25f, 0x1.4db0e4p-24f, 0x1.315a68p-25f, 0x1.a886p-25f, 0x1.2d2646p-24f,
      0x1.0b1cdcp-23f, 0x1.c055bap-27f, -0x1.349416p-25f, -0x1.87622ap-24f, 0x1.65e808p-25f, 0x1.63c1e8p-25f, 0x1.1b50c6p-25f,
      0x1.8c198ep-30f, 0x1.7a7542p-28f},
+};
+
+// Logarithms: c near 1/m for the m of a segment of log_split, and -log(c). c has 12 bits, so that the baseline can multiply by it exactly,
+// and a logarithm that is very nearly a float; it is 1 in the segment around 1.
+static const float log_table[2][16] __attribute__((aligned(64), unused)) = {
+    {0x1.774p+0f, 0x1.674p+0f, 0x1.568p+0f, 0x1.4bp+0f, 0x1.408p+0f, 0x1.336p+0f, 0x1.29cp+0f, 0x1.1e6p+0f, 0x1.1p+0f, 0x1.07ep+0f, 0x1p+0f,
+     0x1.e64p-1f, 0x1.cb2p-1f, 0x1.b14p-1f, 0x1.9cep-1f, 0x1.882p-1f},
+    {-0x1.8797cep-2f, -0x1.5af928p-2f, -0x1.2a149ap-2f, -0x1.071b86p-2f, -0x1.cc320cp-3f, -0x1.768f96p-3f, -0x1.3567bcp-3f, -0x1.cb4344p-4f,
+     -0x1.f0a30cp-5f, -0x1.f06748p-6f, 0x0p+0f, 0x1.a6b8acp-5f, 0x1.be7902p-4f, 0x1.56092ep-3f, 0x1.b8b028p-3f, 0x1.112554p-2f},
 };
 
 #endif
