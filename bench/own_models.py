@@ -60,7 +60,7 @@ def from_entry(entry: str, framework: str | None) -> OwnModel:
     module, _, function = entry.partition(":")
     if not module or not function:
         raise InputError.of(f"--entry {entry}", "must be package.module:function")
-    return OwnModel(f"{_FOLDER}/{function}", framework, ("--from", framework, "--entry", entry))
+    return OwnModel(f"{_FOLDER}/{module}.{function}", framework, ("--from", framework, "--entry", entry))
 
 
 def entry_of(model: str) -> str | None:

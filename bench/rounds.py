@@ -14,7 +14,7 @@ from typing import Any
 from bench.canary import Canary
 from bench.cells import Block, Cell
 from bench.settings import Settings
-from bench.statistics import Interval, usual_canary
+from bench.statistics import MIN_ROUNDS, Interval, usual_canary
 
 __all__ = ["Rounds", "turns"]
 
@@ -110,7 +110,7 @@ class Rounds:
             number += 1
             if number < settings.min_rounds:
                 continue
-            if time.monotonic() - self._began >= settings.budget_s:
+            if time.monotonic() - self._began >= settings.budget_s and not self._lacks_clean_rounds(number):
                 break
             if number >= look:
                 look = math.ceil(number * _GROWTH)
@@ -123,6 +123,11 @@ class Rounds:
                 if cell.status == "ok":
                     self._progress(f"watching {cell.framework} idle")
                     cell.ask("finish", seconds=settings.idle_s)
+
+    def _lacks_clean_rounds(self, number: int) -> bool:
+        """Whether more rounds may give an interval that there is none of only because rounds were flagged; twice the fewest rounds at most."""
+        fewest = self._settings.min_rounds
+        return MIN_ROUNDS <= fewest <= number < 2 * fewest and math.isinf(self._widest())
 
     def _widest(self) -> float:
         """Returns half the width of the widest interval as a part of its ratio; infinite if one has too few clean rounds."""

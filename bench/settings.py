@@ -28,7 +28,7 @@ class Settings:
         warm_up_s: calls before the first timed one, per arm.
         min_time_s: length of a block; it holds at least one call.
         calls: calls per block, in place of ``min_time_s``.
-        min_rounds: rounds there are at least, whatever the budget.
+        min_rounds: rounds there are at least, whatever the budget; twice as many where flagged rounds leave too few clean ones.
         max_rounds: rounds there are at most.
         precision: no more rounds when half the width of every ratio's interval is at most so much of the ratio.
         budget_s: no more rounds when so much time has gone into the model, loading included.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
+
+import numpy as np
 
 from exporters.errors import ExportError, describe
 
@@ -37,7 +40,8 @@ def exits_raised() -> Iterator[None]:
 def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
     """Returns what the function named by ``entry`` gives: a model or function, and its example inputs.
 
-    The module is looked for in the current directory too.
+    The module is looked for in the current directory too. Python's, NumPy's, torch's and TensorFlow's generators of random numbers are seeded
+    before: a model with random weights is the same one in every process that builds it, as a comparison of frameworks needs.
 
     Args:
         entry: ``package.module:function``; the function takes no arguments and returns (model, example inputs), the inputs as a
@@ -52,6 +56,7 @@ def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
         raise ExportError.of(where, "must be package.module:function")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
+    _seed()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -64,6 +69,7 @@ def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
     if not callable(function):
         got = "nothing of that name" if function is None else type(function).__name__
         raise ExportError.of(where, f"'{function_name}' must be a function of {module_name}", got)
+    _seed()
     try:
         result = function()
     except Exception as error:  # whatever the user's function raises
@@ -75,3 +81,13 @@ def build_entry(entry: str) -> tuple[Any, Sequence[Any] | Mapping[str, Any]]:
         hint = "return model, [x] or return model, {'x': x}"
         raise ExportError.of(where, "it must return (model, example inputs), the inputs as a list or a dict", shown, hint=hint)
     return result
+
+
+def _seed() -> None:
+    """Seeds the generators that models draw weights from, of the frameworks that are imported by now."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+    if "tensorflow" in sys.modules:  # Keras draws from Python's generator
+        sys.modules["tensorflow"].random.set_seed(0)

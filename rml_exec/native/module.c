@@ -510,10 +510,12 @@ static int choose_isa(PyObject *module) {
   current_isa = asked && *asked ? rml_find_isa(asked) : isas[count - 1];
   if (current_isa) return PyModule_AddObjectRef(module, "isa_error", Py_None);
   current_isa = isas[0];
-  PyObject *names = py_isa_names(module, 0);
-  PyObject *error = names ? PyUnicode_FromFormat("RML_ISA: must be one of %R, the instruction sets of this machine; got '%s'.", names, asked) : 0;
+  PyObject *names = py_isa_names(module, 0), *comma = PyUnicode_FromString(", "), *list = names && comma ? PyUnicode_Join(comma, names) : 0;
+  PyObject *error = list ? PyUnicode_FromFormat("RML_ISA: must be one of %U, the instruction sets of this machine; got '%s'.", list, asked) : 0;
   int added = error ? PyModule_AddObjectRef(module, "isa_error", error) : -1;
   Py_XDECREF(names);
+  Py_XDECREF(comma);
+  Py_XDECREF(list);
   Py_XDECREF(error);
   return added;
 }

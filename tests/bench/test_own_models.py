@@ -45,6 +45,7 @@ def test_bad_usage_is_one_sentence(command, capsys, arguments, words):  # noqa: 
 def test_workers_learn_of_the_entry(monkeypatch):
     model = from_entry("package.module:build", "torch")
     assert model.export == ("--from", "torch", "--entry", "package.module:build")
+    assert model.name != from_entry("package.other:build", "torch").name
     monkeypatch.setenv(ENTRY_VARIABLE, f"{model.name}=package.module:build")
     assert entry_of(model.name) == "package.module:build"
     assert entry_of("torch_mlp") is None

@@ -118,6 +118,16 @@ def test_polluted_blocks_are_kept_but_have_no_say(run, monkeypatch):
 def test_too_few_clean_rounds_are_unresolved(run):
     record = run(replace(EIGHT, canary_limit=0.5)).records[1]
     assert (record.status, record.verdict, record.ratio_low) == ("ok", "unresolved", None)
+    assert record.rounds == 16  # the budget was spent after 8; as many more were given a chance to be clean
+
+
+def test_flagged_rounds_are_made_up_for(run, monkeypatch):
+    times = iter([1000, *[1000, 1000, 9000] * 6, *[1000] * 1000])
+    monkeypatch.setattr(bench.rounds.Canary, "measure", lambda _: next(times))
+    measured = run(EIGHT)
+    assert measured.records[1].blocks_flagged >= 3
+    assert measured.records[1].ratio_low is not None
+    assert 8 < measured.records[1].rounds < 16
 
 
 def test_inputs_rotate_among_the_golden_sets_and_are_the_same_for_all_arms(run, graphs):

@@ -43,6 +43,11 @@ def leaves():
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
     os._exit(0)
+def draws():
+    import random
+    import numpy
+    import torch
+    return (random.random(), numpy.random.rand(), torch.rand(()).item()), [1]
 def moves():
     import os
     os.chdir("/")
@@ -169,6 +174,11 @@ def test_a_build_that_ends_the_process_is_one_line(my_code: Path, function: str,
     assert capsys.readouterr().err == f"mine: export: the model's own code must return, it ended the process; got exit({code}).\n"
     assert os._exit is leave
     assert not list(my_code.glob("mine*"))
+
+
+def test_random_weights_are_the_same_in_every_build(my_code: Path) -> None:
+    pytest.importorskip("torch")
+    assert build_entry("code_of_mine:draws") == build_entry("code_of_mine:draws")
 
 
 @pytest.mark.usefixtures("calls")
