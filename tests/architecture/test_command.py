@@ -1,6 +1,8 @@
 """How commands end, whatever happens around them."""
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 
@@ -66,3 +68,34 @@ def test_each_end_has_its_code_and_at_most_one_sentence(body, code, stderr):
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, done.stderr) == (code, stderr)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_unwinds_as_ctrl_c_does(name, code):
+    body = f"""
+    import os, signal, time
+    try:
+        os.kill(os.getpid(), signal.{name}); time.sleep(5)
+    finally:
+        print("cleaned up")"""
+    done = subprocess.run([sys.executable, "-c", _MAIN.format(body)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "cleaned up\n", f"name: ended by {name}\n")
+
+
+def test_an_ignored_signal_stays_ignored():
+    body = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); return 0"
+    arguments = ["bash", "-c", 'trap "" HUP; exec "$@"', "bash", sys.executable, "-c", _MAIN.format(body)]
+    assert subprocess.run(arguments, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_is_cut_short_is_one_sentence(tmp_path, unbuffered):
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+    with open(tmp_path / "out", "w") as out:
+        arguments = [sys.executable, "-c", _MAIN.format("print('x' * 100_000); return 0")]
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(arguments, stdout=out, stderr=subprocess.PIPE, text=True, check=False, preexec_fn=limit, env=environment)
+    assert (done.returncode, done.stderr) == (2, "name: cannot write its output: File too large\n")
