@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.comparison_report import comparison_report
-from bench.fingerprint import comparable_facts
+from bench.fingerprint import comparable_facts, fingerprint
 from bench.recompute import paired_ratios
 from bench.records import CellRecord
 from bench.report import load_renderer
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("new", type=Path, metavar="NEW", help="results file")
     parser.add_argument("--arms", metavar="A,B", help="arms to look at (default: all of OLD)")
     parser.add_argument("--anchor", metavar="ARM", help="compare ratios to this arm, which did not change, in place of times")
-    parser.add_argument("--force", action="store_true", help="compare in spite of different machines, models or settings")
+    parser.add_argument("--force", action="store_true", help="compare in spite of different machines, models, settings or fingerprints")
     parser.add_argument("--format", choices=("table", "markdown", "csv", "json", "html"), default="table", help="default %(default)s")
     options = parser.parse_args(arguments)
     return run_command("bench_frameworks compare", lambda: _run(options))
@@ -161,23 +161,34 @@ def _run(options: argparse.Namespace) -> int:
     changes = compare(old, new, anchor=options.anchor)
     if not any(change.new for change in changes):
         raise InputError.of(str(options.new), f"must have cells of {options.old}", "none" if changes else f"{options.old} has no numbers")
-    differing = incomparable(changes)
+    differing = incomparable(changes, old.path, new.path)
     if differing and not options.force:
-        rule = f"must be comparable with {options.old}; they differ in"
-        raise InputError.of(str(options.new), rule, differing[0], hint="--force compares all the same")
+        rule = f"must be comparable with {options.old}"
+        raise InputError.of(str(options.new), rule, ", ".join(differing), hint="--force compares all the same")
     render_report(comparison_report(changes, differing, anchor=options.anchor), options.format, sys.stdout)
     return exit_code(changes)
 
 
-def incomparable(changes: Sequence[Change]) -> list[str]:
-    """Returns one sentence per field, with both values, in which records that should be comparable differ."""
+def incomparable(changes: Sequence[Change], old: Path, new: Path) -> list[str]:
+    """Returns what keeps records from being comparable, one phrase each: facts that differ, and fingerprints that do not follow from facts.
+
+    A fingerprint alone is no evidence: it is a string in a file, and may be older than what stands beside it.
+    """
     found: dict[str, None] = {}
-    for change in changes:
-        if change.new is None or change.new.fingerprint == change.old.fingerprint:
-            continue
-        was, now = comparable_facts(change.old), comparable_facts(change.new)
-        for name in was:
-            if was[name] != now[name]:
-                of = f" of {change.old.model}" if name.endswith("sha256") else ""
-                found.setdefault(f"{name}{of}: {was[name]} and {now[name]}")
+    pairs = [(change.old, change.new) for change in changes if change.new is not None]
+    for was, now in pairs:
+        before, after = comparable_facts(was), comparable_facts(now)
+        for name in before:
+            if before[name] != after[name]:
+                of = f" of {was.model}" if name.endswith("sha256") else ""
+                found.setdefault(f"{name}{of} {_shown(after[name])} in place of {_shown(before[name])}")
+    for path, records in zip((old, new), zip(*pairs, strict=True), strict=False):
+        # one phrase per wrong fingerprint: arms that were measured together share theirs
+        wrong = {(record.fingerprint, fingerprint(record)): record.cell for record in records if record.fingerprint != fingerprint(record)}
+        for (stated, follows), cell in wrong.items():
+            found.setdefault(f"fingerprint {_shown(stated)} of {cell} in {path} where its facts give {_shown(follows)}")
     return list(found)
+
+
+def _shown(fact: object) -> str:
+    return "nothing" if fact is None else repr(fact)

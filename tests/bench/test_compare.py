@@ -7,6 +7,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -108,10 +109,53 @@ def test_another_machine_is_refused_and_the_field_named(tmp_path, capsys):
     new = write_run(tmp_path / "new.jsonl", {"rml": noisy("b", 1.0)}, environment={"cpu": "Y"})
     code, said = run(capsys, old, new)
     assert code == 2
-    assert "they differ in; got environment.cpu: X and Y. Hint: --force" in said
+    assert f"{new}: must be comparable with {old}; got environment.cpu 'Y' in place of 'X'. Hint: --force compares all the same." in said
     code, out = run(capsys, old, new, "--force")
     assert code == 0
-    assert "not comparable: environment.cpu: X and Y" in out
+    assert "not comparable: environment.cpu 'Y' in place of 'X'" in out
+
+
+def edit(path: Path, **fields: Any) -> None:
+    """Changes fields of every record, and nothing that follows from them."""
+    records = [replace(record, **fields) for record in read_results(path, blocks=False).records]
+    path.write_text("".join(record.to_json() + "\n" for record in records))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"weights_sha256": "2" * 64}, f"weights_sha256 of m '{'2' * 64}' in place of nothing, fingerprint '"),
+        ({"environment": {"cpu": "X", "python": "3.12"}}, "environment.python '3.12' in place of nothing, fingerprint '"),
+        ({"environment": {}}, "environment.cpu nothing in place of 'X', fingerprint '"),
+    ],
+)
+def test_facts_count_though_the_fingerprints_are_equal(tmp_path, capsys, fields, said):
+    old, new = pair(tmp_path)
+    edit(new, **fields)
+    code, out = run(capsys, old, new)
+    assert code == 2
+    assert f"; got {said}" in out
+    assert run(capsys, old, new, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(("which", "stated", "shown"), [(0, "0" * 16, repr("0" * 16)), (1, "0" * 16, repr("0" * 16)), (1, None, "nothing")])
+def test_a_fingerprint_must_follow_from_the_facts(tmp_path, capsys, which, stated, shown):
+    files = pair(tmp_path)
+    follows = read_results(files[which], blocks=False).records[0].fingerprint
+    edit(files[which], fingerprint=stated)
+    code, out = run(capsys, *files)
+    assert code == 2
+    assert f"; got fingerprint {shown} of m/torch/1/latency/tuned in {files[which]} where its facts give '{follows}'. Hint" in out
+    assert run(capsys, *files, "--force")[0] == 0
+
+
+def test_all_that_differs_is_named(tmp_path, capsys):
+    old = write_run(tmp_path / "old.jsonl", {"rml": noisy("a", 1.0)}, environment={"cpu": "AMD EPYC", "cores": 4})
+    new = write_run(tmp_path / "new.jsonl", {"rml": noisy("b", 1.0)}, environment={"cpu": "Intel", "cores": 8}, settings={"callers": 2})
+    code, said = run(capsys, old, new)
+    assert code == 2
+    differing = "environment.cpu 'Intel' in place of 'AMD EPYC', environment.cores 8 in place of 4, settings.callers 2 in place of nothing"
+    assert f"; got {differing}. Hint" in said
 
 
 def test_another_model_file_is_refused(tmp_path, capsys):
