@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cells import Cell
 from bench.comparison_report import comparison_report
 from bench.fingerprint import comparable_facts, fingerprint
 from bench.recompute import paired_ratios
@@ -161,12 +162,29 @@ def _run(options: argparse.Namespace) -> int:
     changes = compare(old, new, anchor=options.anchor)
     if not any(change.new for change in changes):
         raise InputError.of(str(options.new), f"must have cells of {options.old}", "none" if changes else f"{options.old} has no numbers")
+    for stored, records in ((old, [change.old for change in changes]), (new, [change.new for change in changes if change.new])):
+        if wrong := contradictions(records, stored):
+            rule = "must agree with its raw blocks"
+            raise InputError.of(str(stored.path), rule, ", ".join(wrong), hint="one of the two was changed after the run; measure again")
     differing = incomparable(changes, old.path, new.path)
     if differing and not options.force:
         rule = f"must be comparable with {options.old}"
         raise InputError.of(str(options.new), rule, ", ".join(differing), hint="--force compares all the same")
     render_report(comparison_report(changes, differing, anchor=options.anchor), options.format, sys.stdout)
     return exit_code(changes)
+
+
+def contradictions(records: Sequence[CellRecord], stored: Stored) -> list[str]:
+    """Returns one phrase per record whose median, which is printed, is not that of its blocks, which the verdict is about."""
+    found = []
+    for record in records:
+        cell = stored.of(record)
+        if cell is None or record.median_ms is None:
+            continue
+        median_ms = Cell(record.framework, blocks=cell.blocks).measured()["median_ms"]
+        if not math.isclose(record.median_ms, median_ms, rel_tol=1e-9):
+            found.append(f"median_ms {record.median_ms} of {record.cell} where the blocks give {median_ms}")
+    return found
 
 
 def incomparable(changes: Sequence[Change], old: Path, new: Path) -> list[str]:

@@ -149,6 +149,18 @@ def test_a_fingerprint_must_follow_from_the_facts(tmp_path, capsys, which, state
     assert run(capsys, *files, "--force")[0] == 0
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_record_that_its_blocks_contradict_is_refused(tmp_path, capsys, which):
+    files = pair(tmp_path)
+    rml, torch = read_results(files[which], blocks=False).records
+    files[which].write_text(f"{replace(rml, median_ms=1.5 * rml.median_ms).to_json()}\n{torch.to_json()}\n")
+    code, said = run(capsys, *files, "--force")
+    assert code == 2
+    wrong = f"median_ms {1.5 * rml.median_ms} of m/rml/1/latency/tuned where the blocks give {rml.median_ms}"
+    assert f"{files[which]}: must agree with its raw blocks; got {wrong}. Hint" in said
+    assert run(capsys, *files, "--arms", "torch")[0] == 0
+
+
 def test_all_that_differs_is_named(tmp_path, capsys):
     old = write_run(tmp_path / "old.jsonl", {"rml": noisy("a", 1.0)}, environment={"cpu": "AMD EPYC", "cores": 4})
     new = write_run(tmp_path / "new.jsonl", {"rml": noisy("b", 1.0)}, environment={"cpu": "Intel", "cores": 8}, settings={"callers": 2})
