@@ -27,7 +27,7 @@ from rml_exec.command import run_command
 from rml_exec.errors import InputError
 from rml_exec.graph_run.latency import nearest_rank
 
-__all__ = ["REGRESSION", "UNRESOLVED", "Change", "compare", "exit_code", "main", "quotient"]
+__all__ = ["REGRESSION", "UNRESOLVED", "Change", "compare", "exit_code", "main", "quotient", "verdict_between_runs"]
 
 MISMATCH, REGRESSION, UNRESOLVED = 1, 3, 4
 
@@ -65,6 +65,16 @@ def quotient(new: Interval, old: Interval) -> Interval:
     return Interval(math.exp(centre), math.exp(centre - below), math.exp(centre + above))
 
 
+def verdict_between_runs(interval: Interval) -> str:
+    """Returns the verdict on new / old: ``faster`` and ``slower`` need an estimate that is itself more than 2 % from 1.
+
+    An interval is about the processes of its run. Two processes of the same code differ a little for as long as they live, by the layout of
+    their memory, and no number of blocks shows that.
+    """
+    said = verdict(interval)
+    return "unresolved" if said in ("faster", "slower") and 1 - MARGIN <= interval.estimate <= 1 + MARGIN else said
+
+
 def compare(old: Stored, new: Stored, *, anchor: str | None = None) -> list[Change]:
     """Returns what became of every cell that has a number in the old file; of several records of a cell the last one counts.
 
@@ -92,9 +102,10 @@ def _change(was: CellRecord, now: CellRecord | None, old: Stored, new: Stored, a
         return Change(was, now, None, "unresolved", reason=f"{which}: {'no raw block data' if bare else 'too few clean blocks'}")
     found = quotient(after, before)
     if anchor is not None:
-        return Change(was, now, found, verdict(found))
+        return Change(was, now, found, verdict_between_runs(found))
     machine = _machine(was, now, old, new)
-    said, corrected = verdict(found), verdict(Interval(found.estimate / machine, found.low / machine, found.high / machine))
+    said = verdict_between_runs(found)
+    corrected = verdict_between_runs(Interval(found.estimate / machine, found.low / machine, found.high / machine))
     if said == corrected or said not in ("slower", "faster") or abs(machine - 1) <= MARGIN:
         return Change(was, now, found, said, machine)
     reason = f"the canaries took {machine:.2f} times as long: allowing for that the cell is {corrected}, otherwise {said}"
@@ -132,8 +143,8 @@ def main(arguments: Sequence[str]) -> int:
     """Runs ``bench_frameworks compare``."""
     parser = argparse.ArgumentParser(
         prog="bench_frameworks compare",
-        description="Says of every cell of an old results file what became of it in a new one. A cell is slower or faster if its 95 % interval"
-        " lies on one side of 1, same if it lies within 2 % of 1, else unresolved.",
+        description="Says of every cell of an old results file what became of it in a new one. A cell is same if its 95 % interval"
+        " lies within 2 % of 1, slower or faster if it lies on one side of 1 and the estimate more than 2 % from 1, else unresolved.",
         epilog="exit codes: 0 nothing is slower, 1 an output became wrong, 2 bad input, or not comparable, 3 something is slower, 4 something is"
         " unresolved or has no number any more, 5 unavailable",
     )

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.compare import Change, compare, exit_code, quotient
+from bench.compare import Change, compare, exit_code, quotient, verdict_between_runs
 from bench.comparison_report import geometric_mean
 from bench.records import CellRecord
 from bench.statistics import Interval
@@ -52,6 +52,28 @@ def test_exit_codes_of_verdicts(tmp_path, capsys, factor, code, verdict):
     assert low < rows[0]["change"] < high
     assert low < factor < high
     assert (rows[0]["run_old"], rows[0]["run_new"]) == ("old", "new")
+
+
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "expected"),
+    [
+        (0.994, 0.81, 0.996, "unresolved"), (1.006, 1.004, 1.2, "unresolved"), (1.006, 1.004, 1.01, "same"), (1.021, 1.004, 1.2, "slower"),
+        (0.979, 0.81, 0.996, "faster"), (1.021, 0.99, 1.2, "unresolved"),
+    ],
+)  # fmt: skip
+def test_two_runs_differ_only_where_the_estimate_does(estimate, low, high, expected):
+    assert verdict_between_runs(Interval(estimate, low, high)) == expected
+
+
+@pytest.mark.parametrize("anchor", [(), ("--anchor", "torch")])
+def test_a_difference_within_the_band_is_no_regression(tmp_path, capsys, anchor):
+    old = write_run(tmp_path / "old.jsonl", {"rml": [1.0] * 24, "torch": [3.0] * 24})
+    new = write_run(tmp_path / "new.jsonl", {"rml": [1.004] * 11 + [1.015] * 2 + [1.2] * 11, "torch": [3.0] * 24})
+    code, out = run(capsys, old, new, "--arms", "rml", *anchor, "--format", "json")
+    row = json.loads(out)["tables"]["changes"]["rows"][0]
+    assert row["change_interval"][0] > 1.003
+    assert row["change_interval"][1] > 1.1
+    assert (code, row["verdict"]) == (4, "unresolved")
 
 
 def test_noise_is_unresolved(tmp_path, capsys):
