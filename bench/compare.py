@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.cells import Cell
@@ -75,16 +75,18 @@ def verdict_between_runs(interval: Interval) -> str:
     return "unresolved" if said in ("faster", "slower") and 1 - MARGIN <= interval.estimate <= 1 + MARGIN else said
 
 
-def compare(old: Stored, new: Stored, *, anchor: str | None = None) -> list[Change]:
+def compare(old: Stored, new: Stored, *, arms: Collection[str] | None = None, anchor: str | None = None) -> list[Change]:
     """Returns what became of every cell that has a number in the old file; of several records of a cell the last one counts.
 
     Args:
         old: the old results, block data included.
         new: the new ones.
+        arms: those to look at; None for all of the old results.
         anchor: the arm whose ratios are compared in place of times; its own cells are left out.
     """
     before, after = ({record.cell: record for record in stored.records} for stored in (old, new))
     timed = [record for record in before.values() if record.median_ms is not None and record.framework != anchor]
+    timed = [record for record in timed if arms is None or record.framework in arms]
     return [_change(record, after.get(record.cell), old, new, anchor) for record in timed]
 
 
@@ -97,9 +99,8 @@ def _change(was: CellRecord, now: CellRecord | None, old: Stored, new: Stored, a
         return Change(was, now, None, "gone", reason=f"{now.status}: {now.reason}")
     after, before = _measured(now, new, anchor), _measured(was, old, anchor)
     if after is None or before is None:
-        which = new.path if after is None else old.path
-        bare = any(one is None for one in (new.of(now, anchor), old.of(was, anchor), new.of(now), old.of(was)))
-        return Change(was, now, None, "unresolved", reason=f"{which}: {'no raw block data' if bare else 'too few clean blocks'}")
+        record, stored = (now, new) if after is None else (was, old)
+        return Change(was, now, None, "unresolved", reason=f"{stored.path}: {_lack(record, stored, anchor)}")
     found = quotient(after, before)
     if anchor is not None:
         return Change(was, now, found, verdict_between_runs(found))
@@ -121,6 +122,19 @@ def _measured(record: CellRecord, stored: Stored, anchor: str | None) -> Interva
         return bootstrap_median(paired_ratios(blocks, stored.of(record, anchor), record.scenario), record.seed or 0)
     clean = [block.value(record.scenario) / 1e6 for block, flagged in zip(blocks.blocks, blocks.flags, strict=True) if not flagged]
     return bootstrap_median(clean, record.seed or 0)
+
+
+def _lack(record: CellRecord, stored: Stored, anchor: str | None) -> str:
+    """Returns why nothing could be measured of a record."""
+    if stored.of(record) is None:
+        return "no raw block data"
+    if anchor is None or stored.of(record, anchor) is not None:
+        return "too few clean blocks"
+    beside = replace(record, framework=anchor).cell
+    status = next((other.status for other in stored.records if other.cell == beside and other.run == record.run), None)
+    if status is None:
+        return f"the anchor {anchor} has no cell there"
+    return f"no raw block data of the anchor {anchor}" if status == "ok" else f"the anchor {anchor} is {status} there"
 
 
 def _machine(was: CellRecord, now: CellRecord, old: Stored, new: Stored) -> float:
@@ -161,16 +175,14 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     render_report = load_renderer().render_report
     old, new = (read_results(path, blocks=True) for path in (options.old, options.new))
-    if options.arms is not None:
-        names = [name.strip() for name in options.arms.split(",")]
+    arms = None if options.arms is None else [name.strip() for name in options.arms.split(",")]
+    if arms is not None:
         have = dict.fromkeys(record.framework for record in old.records)
-        if unknown := [name for name in names if name not in have]:
+        if unknown := [name for name in arms if name not in have]:
             raise InputError.of("--arms", f"must name some of {', '.join(have)}", ", ".join(map(repr, unknown)))
-        kept = [record for record in old.records if record.framework in names]
-        old = Stored(old.path, kept, old.blocks, old.block_files)
     if options.anchor is not None and options.anchor not in {record.framework for record in new.records}:
         raise InputError.of("--anchor", f"must be an arm in {new.path}", repr(options.anchor))
-    changes = compare(old, new, anchor=options.anchor)
+    changes = compare(old, new, arms=arms, anchor=options.anchor)
     if not any(change.new for change in changes):
         raise InputError.of(str(options.new), f"must have cells of {options.old}", "none" if changes else f"{options.old} has no numbers")
     for stored, records in ((old, [change.old for change in changes]), (new, [change.new for change in changes if change.new])):

@@ -17,6 +17,7 @@ from bench.cli import main
 from bench.compare import Change, compare, exit_code, quotient, verdict_between_runs
 from bench.comparison_report import geometric_mean
 from bench.records import CellRecord
+from bench.results import blocks_path
 from bench.statistics import Interval
 from bench.stored import read_results
 from tests.bench.stored_runs import write_run
@@ -104,6 +105,30 @@ def test_records_without_blocks_are_unresolved(tmp_path, capsys):
     code, out = run(capsys, old, new)
     assert code == 4
     assert "new.jsonl: no raw block data" in out
+
+
+def test_a_model_that_the_anchor_does_not_run_is_said_to_be_one(tmp_path, capsys):
+    old, new = pair(tmp_path)
+    for path, seed in ((old, "e"), (new, "f")):
+        write_run(path, {"rml": noisy(seed, 1.0)}, run=seed, model="other")
+    asked = (old, new, "--arms", "rml", "--anchor", "torch")
+    code, out = run(capsys, *asked)
+    assert code == 4
+    assert f"other/rml/1/latency/tuned: unresolved: {new}: the anchor torch has no cell there" in out
+    with new.open("a") as file:
+        rml = read_results(new, blocks=False).records[-1]
+        file.write(replace(rml, framework="torch", status="unavailable", reason="no such model", median_ms=None).to_json() + "\n")
+    assert f"{new}: the anchor torch is unavailable there" in run(capsys, *asked)[1]
+
+
+@pytest.mark.parametrize(("arm", "said"), [("rml", "no raw block data"), ("torch", "no raw block data of the anchor torch")])
+def test_blocks_that_an_anchored_comparison_lacks_are_named(tmp_path, capsys, arm, said):
+    old, new = pair(tmp_path)
+    blocks = blocks_path(old)
+    blocks.write_text("".join(line for line in blocks.read_text().splitlines(keepends=True) if f"/{arm}/" not in line))
+    code, out = run(capsys, old, new, "--arms", "rml", "--anchor", "torch")
+    assert code == 4
+    assert f"{old}: {said}\n" in out
 
 
 def test_a_cell_that_failed_or_is_missing_is_no_slowdown(tmp_path, capsys):
