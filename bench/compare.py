@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.cells import Cell
 from bench.comparison_report import comparison_report
-from bench.fingerprint import comparable_facts
+from bench.fingerprint import comparable_facts, fingerprint
 from bench.recompute import paired_ratios
 from bench.records import CellRecord
 from bench.report import load_renderer
@@ -26,7 +27,7 @@ from rml_exec.command import run_command
 from rml_exec.errors import InputError
 from rml_exec.graph_run.latency import nearest_rank
 
-__all__ = ["REGRESSION", "UNRESOLVED", "Change", "compare", "exit_code", "main", "quotient"]
+__all__ = ["REGRESSION", "UNRESOLVED", "Change", "compare", "exit_code", "main", "quotient", "verdict_between_runs"]
 
 MISMATCH, REGRESSION, UNRESOLVED = 1, 3, 4
 
@@ -64,16 +65,28 @@ def quotient(new: Interval, old: Interval) -> Interval:
     return Interval(math.exp(centre), math.exp(centre - below), math.exp(centre + above))
 
 
-def compare(old: Stored, new: Stored, *, anchor: str | None = None) -> list[Change]:
+def verdict_between_runs(interval: Interval) -> str:
+    """Returns the verdict on new / old: ``faster`` and ``slower`` need an estimate that is itself more than 2 % from 1.
+
+    An interval is about the processes of its run. Two processes of the same code differ a little for as long as they live, by the layout of
+    their memory, and no number of blocks shows that.
+    """
+    said = verdict(interval)
+    return "unresolved" if said in ("faster", "slower") and 1 - MARGIN <= interval.estimate <= 1 + MARGIN else said
+
+
+def compare(old: Stored, new: Stored, *, arms: Collection[str] | None = None, anchor: str | None = None) -> list[Change]:
     """Returns what became of every cell that has a number in the old file; of several records of a cell the last one counts.
 
     Args:
         old: the old results, block data included.
         new: the new ones.
+        arms: those to look at; None for all of the old results.
         anchor: the arm whose ratios are compared in place of times; its own cells are left out.
     """
     before, after = ({record.cell: record for record in stored.records} for stored in (old, new))
     timed = [record for record in before.values() if record.median_ms is not None and record.framework != anchor]
+    timed = [record for record in timed if arms is None or record.framework in arms]
     return [_change(record, after.get(record.cell), old, new, anchor) for record in timed]
 
 
@@ -86,14 +99,14 @@ def _change(was: CellRecord, now: CellRecord | None, old: Stored, new: Stored, a
         return Change(was, now, None, "gone", reason=f"{now.status}: {now.reason}")
     after, before = _measured(now, new, anchor), _measured(was, old, anchor)
     if after is None or before is None:
-        which = new.path if after is None else old.path
-        bare = any(one is None for one in (new.of(now, anchor), old.of(was, anchor), new.of(now), old.of(was)))
-        return Change(was, now, None, "unresolved", reason=f"{which}: {'no raw block data' if bare else 'too few clean blocks'}")
+        record, stored = (now, new) if after is None else (was, old)
+        return Change(was, now, None, "unresolved", reason=f"{stored.path}: {_lack(record, stored, anchor)}")
     found = quotient(after, before)
     if anchor is not None:
-        return Change(was, now, found, verdict(found))
+        return Change(was, now, found, verdict_between_runs(found))
     machine = _machine(was, now, old, new)
-    said, corrected = verdict(found), verdict(Interval(found.estimate / machine, found.low / machine, found.high / machine))
+    said = verdict_between_runs(found)
+    corrected = verdict_between_runs(Interval(found.estimate / machine, found.low / machine, found.high / machine))
     if said == corrected or said not in ("slower", "faster") or abs(machine - 1) <= MARGIN:
         return Change(was, now, found, said, machine)
     reason = f"the canaries took {machine:.2f} times as long: allowing for that the cell is {corrected}, otherwise {said}"
@@ -109,6 +122,19 @@ def _measured(record: CellRecord, stored: Stored, anchor: str | None) -> Interva
         return bootstrap_median(paired_ratios(blocks, stored.of(record, anchor), record.scenario), record.seed or 0)
     clean = [block.value(record.scenario) / 1e6 for block, flagged in zip(blocks.blocks, blocks.flags, strict=True) if not flagged]
     return bootstrap_median(clean, record.seed or 0)
+
+
+def _lack(record: CellRecord, stored: Stored, anchor: str | None) -> str:
+    """Returns why nothing could be measured of a record."""
+    if stored.of(record) is None:
+        return "no raw block data"
+    if anchor is None or stored.of(record, anchor) is not None:
+        return "too few clean blocks"
+    beside = replace(record, framework=anchor).cell
+    status = next((other.status for other in stored.records if other.cell == beside and other.run == record.run), None)
+    if status is None:
+        return f"the anchor {anchor} has no cell there"
+    return f"no raw block data of the anchor {anchor}" if status == "ok" else f"the anchor {anchor} is {status} there"
 
 
 def _machine(was: CellRecord, now: CellRecord, old: Stored, new: Stored) -> float:
@@ -131,8 +157,8 @@ def main(arguments: Sequence[str]) -> int:
     """Runs ``bench_frameworks compare``."""
     parser = argparse.ArgumentParser(
         prog="bench_frameworks compare",
-        description="Says of every cell of an old results file what became of it in a new one. A cell is slower or faster if its 95 % interval"
-        " lies on one side of 1, same if it lies within 2 % of 1, else unresolved.",
+        description="Says of every cell of an old results file what became of it in a new one. A cell is same if its 95 % interval"
+        " lies within 2 % of 1, slower or faster if it lies on one side of 1 and the estimate more than 2 % from 1, else unresolved.",
         epilog="exit codes: 0 nothing is slower, 1 an output became wrong, 2 bad input, or not comparable, 3 something is slower, 4 something is"
         " unresolved or has no number any more, 5 unavailable",
     )
@@ -140,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("new", type=Path, metavar="NEW", help="results file")
     parser.add_argument("--arms", metavar="A,B", help="arms to look at (default: all of OLD)")
     parser.add_argument("--anchor", metavar="ARM", help="compare ratios to this arm, which did not change, in place of times")
-    parser.add_argument("--force", action="store_true", help="compare in spite of different machines, models or settings")
+    parser.add_argument("--force", action="store_true", help="compare in spite of different machines, models, settings or fingerprints")
     parser.add_argument("--format", choices=("table", "markdown", "csv", "json", "html"), default="table", help="default %(default)s")
     options = parser.parse_args(arguments)
     return run_command("bench_frameworks compare", lambda: _run(options))
@@ -149,35 +175,61 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     render_report = load_renderer().render_report
     old, new = (read_results(path, blocks=True) for path in (options.old, options.new))
-    if options.arms is not None:
-        names = [name.strip() for name in options.arms.split(",")]
+    arms = None if options.arms is None else [name.strip() for name in options.arms.split(",")]
+    if arms is not None:
         have = dict.fromkeys(record.framework for record in old.records)
-        if unknown := [name for name in names if name not in have]:
+        if unknown := [name for name in arms if name not in have]:
             raise InputError.of("--arms", f"must name some of {', '.join(have)}", ", ".join(map(repr, unknown)))
-        kept = [record for record in old.records if record.framework in names]
-        old = Stored(old.path, kept, old.blocks, old.block_files)
     if options.anchor is not None and options.anchor not in {record.framework for record in new.records}:
         raise InputError.of("--anchor", f"must be an arm in {new.path}", repr(options.anchor))
-    changes = compare(old, new, anchor=options.anchor)
+    changes = compare(old, new, arms=arms, anchor=options.anchor)
     if not any(change.new for change in changes):
         raise InputError.of(str(options.new), f"must have cells of {options.old}", "none" if changes else f"{options.old} has no numbers")
-    differing = incomparable(changes)
+    for stored, records in ((old, [change.old for change in changes]), (new, [change.new for change in changes if change.new])):
+        if wrong := contradictions(records, stored):
+            rule = "must agree with its raw blocks"
+            raise InputError.of(str(stored.path), rule, ", ".join(wrong), hint="one of the two was changed after the run; measure again")
+    differing = incomparable(changes, old.path, new.path)
     if differing and not options.force:
-        rule = f"must be comparable with {options.old}; they differ in"
-        raise InputError.of(str(options.new), rule, differing[0], hint="--force compares all the same")
+        rule = f"must be comparable with {options.old}"
+        raise InputError.of(str(options.new), rule, ", ".join(differing), hint="--force compares all the same")
     render_report(comparison_report(changes, differing, anchor=options.anchor), options.format, sys.stdout)
     return exit_code(changes)
 
 
-def incomparable(changes: Sequence[Change]) -> list[str]:
-    """Returns one sentence per field, with both values, in which records that should be comparable differ."""
-    found: dict[str, None] = {}
-    for change in changes:
-        if change.new is None or change.new.fingerprint == change.old.fingerprint:
+def contradictions(records: Sequence[CellRecord], stored: Stored) -> list[str]:
+    """Returns one phrase per record whose median, which is printed, is not that of its blocks, which the verdict is about."""
+    found = []
+    for record in records:
+        cell = stored.of(record)
+        if cell is None or record.median_ms is None:
             continue
-        was, now = comparable_facts(change.old), comparable_facts(change.new)
-        for name in was:
-            if was[name] != now[name]:
-                of = f" of {change.old.model}" if name.endswith("sha256") else ""
-                found.setdefault(f"{name}{of}: {was[name]} and {now[name]}")
+        median_ms = Cell(record.framework, blocks=cell.blocks).measured()["median_ms"]
+        if not math.isclose(record.median_ms, median_ms, rel_tol=1e-9):
+            found.append(f"median_ms {record.median_ms} of {record.cell} where the blocks give {median_ms}")
+    return found
+
+
+def incomparable(changes: Sequence[Change], old: Path, new: Path) -> list[str]:
+    """Returns what keeps records from being comparable, one phrase each: facts that differ, and fingerprints that do not follow from facts.
+
+    A fingerprint alone is no evidence: it is a string in a file, and may be older than what stands beside it.
+    """
+    found: dict[str, None] = {}
+    pairs = [(change.old, change.new) for change in changes if change.new is not None]
+    for was, now in pairs:
+        before, after = comparable_facts(was), comparable_facts(now)
+        for name in before:
+            if before[name] != after[name]:
+                of = f" of {was.model}" if name.endswith("sha256") else ""
+                found.setdefault(f"{name}{of} {_shown(after[name])} in place of {_shown(before[name])}")
+    for path, records in zip((old, new), zip(*pairs, strict=True), strict=False):
+        # one phrase per wrong fingerprint: arms that were measured together share theirs
+        wrong = {(record.fingerprint, fingerprint(record)): record.cell for record in records if record.fingerprint != fingerprint(record)}
+        for (stated, follows), cell in wrong.items():
+            found.setdefault(f"fingerprint {_shown(stated)} of {cell} in {path} where its facts give {_shown(follows)}")
     return list(found)
+
+
+def _shown(fact: object) -> str:
+    return "nothing" if fact is None else repr(fact)

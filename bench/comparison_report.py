@@ -38,8 +38,8 @@ def comparison_report(changes: Sequence[Change], differing: Sequence[str], *, an
     notes = [f"{change.old.cell}: {change.verdict}: {change.reason}" for change in changes if change.reason]
     legend = (
         f"new / old: of the {what} per call, the lower quartile of a block, over the clean blocks of both runs; above 1 it became slower",
-        "verdict: ▲ faster or ▼ slower: the 95 % interval lies on one side of 1; = same: within 2 % of 1; ? unresolved: neither, or it depends"
-        " on whether the machine itself changed",
+        "verdict: = same: the 95 % interval lies within 2 % of 1; ▲ faster or ▼ slower: it lies on one side of 1, and new / old is more than 2 %"
+        " from 1; ? unresolved: neither, or it depends on whether the machine itself changed",
         "canaries: time of a fixed piece of work beside the blocks, when nothing disturbs it, new / old: what the machine itself changed by",
         "run old, run new: first digits of the field run of the two records",
     )

@@ -7,15 +7,17 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.cli import main
-from bench.compare import Change, compare, exit_code, quotient
+from bench.compare import Change, compare, exit_code, quotient, verdict_between_runs
 from bench.comparison_report import geometric_mean
 from bench.records import CellRecord
+from bench.results import blocks_path
 from bench.statistics import Interval
 from bench.stored import read_results
 from tests.bench.stored_runs import write_run
@@ -53,6 +55,28 @@ def test_exit_codes_of_verdicts(tmp_path, capsys, factor, code, verdict):
     assert (rows[0]["run_old"], rows[0]["run_new"]) == ("old", "new")
 
 
+@pytest.mark.parametrize(
+    ("estimate", "low", "high", "expected"),
+    [
+        (0.994, 0.81, 0.996, "unresolved"), (1.006, 1.004, 1.2, "unresolved"), (1.006, 1.004, 1.01, "same"), (1.021, 1.004, 1.2, "slower"),
+        (0.979, 0.81, 0.996, "faster"), (1.021, 0.99, 1.2, "unresolved"),
+    ],
+)  # fmt: skip
+def test_two_runs_differ_only_where_the_estimate_does(estimate, low, high, expected):
+    assert verdict_between_runs(Interval(estimate, low, high)) == expected
+
+
+@pytest.mark.parametrize("anchor", [(), ("--anchor", "torch")])
+def test_a_difference_within_the_band_is_no_regression(tmp_path, capsys, anchor):
+    old = write_run(tmp_path / "old.jsonl", {"rml": [1.0] * 24, "torch": [3.0] * 24})
+    new = write_run(tmp_path / "new.jsonl", {"rml": [1.004] * 11 + [1.015] * 2 + [1.2] * 11, "torch": [3.0] * 24})
+    code, out = run(capsys, old, new, "--arms", "rml", *anchor, "--format", "json")
+    row = json.loads(out)["tables"]["changes"]["rows"][0]
+    assert row["change_interval"][0] > 1.003
+    assert row["change_interval"][1] > 1.1
+    assert (code, row["verdict"]) == (4, "unresolved")
+
+
 def test_noise_is_unresolved(tmp_path, capsys):
     code, out = run(capsys, *pair(tmp_path, factor=1.05, spread=0.3))
     assert code == 4
@@ -83,6 +107,30 @@ def test_records_without_blocks_are_unresolved(tmp_path, capsys):
     assert "new.jsonl: no raw block data" in out
 
 
+def test_a_model_that_the_anchor_does_not_run_is_said_to_be_one(tmp_path, capsys):
+    old, new = pair(tmp_path)
+    for path, seed in ((old, "e"), (new, "f")):
+        write_run(path, {"rml": noisy(seed, 1.0)}, run=seed, model="other")
+    asked = (old, new, "--arms", "rml", "--anchor", "torch")
+    code, out = run(capsys, *asked)
+    assert code == 4
+    assert f"other/rml/1/latency/tuned: unresolved: {new}: the anchor torch has no cell there" in out
+    with new.open("a") as file:
+        rml = read_results(new, blocks=False).records[-1]
+        file.write(replace(rml, framework="torch", status="unavailable", reason="no such model", median_ms=None).to_json() + "\n")
+    assert f"{new}: the anchor torch is unavailable there" in run(capsys, *asked)[1]
+
+
+@pytest.mark.parametrize(("arm", "said"), [("rml", "no raw block data"), ("torch", "no raw block data of the anchor torch")])
+def test_blocks_that_an_anchored_comparison_lacks_are_named(tmp_path, capsys, arm, said):
+    old, new = pair(tmp_path)
+    blocks = blocks_path(old)
+    blocks.write_text("".join(line for line in blocks.read_text().splitlines(keepends=True) if f"/{arm}/" not in line))
+    code, out = run(capsys, old, new, "--arms", "rml", "--anchor", "torch")
+    assert code == 4
+    assert f"{old}: {said}\n" in out
+
+
 def test_a_cell_that_failed_or_is_missing_is_no_slowdown(tmp_path, capsys):
     old, new = pair(tmp_path)
     rml, torch = read_results(new, blocks=False).records
@@ -108,10 +156,65 @@ def test_another_machine_is_refused_and_the_field_named(tmp_path, capsys):
     new = write_run(tmp_path / "new.jsonl", {"rml": noisy("b", 1.0)}, environment={"cpu": "Y"})
     code, said = run(capsys, old, new)
     assert code == 2
-    assert "they differ in; got environment.cpu: X and Y. Hint: --force" in said
+    assert f"{new}: must be comparable with {old}; got environment.cpu 'Y' in place of 'X'. Hint: --force compares all the same." in said
     code, out = run(capsys, old, new, "--force")
     assert code == 0
-    assert "not comparable: environment.cpu: X and Y" in out
+    assert "not comparable: environment.cpu 'Y' in place of 'X'" in out
+
+
+def edit(path: Path, **fields: Any) -> None:
+    """Changes fields of every record, and nothing that follows from them."""
+    records = [replace(record, **fields) for record in read_results(path, blocks=False).records]
+    path.write_text("".join(record.to_json() + "\n" for record in records))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"weights_sha256": "2" * 64}, f"weights_sha256 of m '{'2' * 64}' in place of nothing, fingerprint '"),
+        ({"environment": {"cpu": "X", "python": "3.12"}}, "environment.python '3.12' in place of nothing, fingerprint '"),
+        ({"environment": {}}, "environment.cpu nothing in place of 'X', fingerprint '"),
+    ],
+)
+def test_facts_count_though_the_fingerprints_are_equal(tmp_path, capsys, fields, said):
+    old, new = pair(tmp_path)
+    edit(new, **fields)
+    code, out = run(capsys, old, new)
+    assert code == 2
+    assert f"; got {said}" in out
+    assert run(capsys, old, new, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(("which", "stated", "shown"), [(0, "0" * 16, repr("0" * 16)), (1, "0" * 16, repr("0" * 16)), (1, None, "nothing")])
+def test_a_fingerprint_must_follow_from_the_facts(tmp_path, capsys, which, stated, shown):
+    files = pair(tmp_path)
+    follows = read_results(files[which], blocks=False).records[0].fingerprint
+    edit(files[which], fingerprint=stated)
+    code, out = run(capsys, *files)
+    assert code == 2
+    assert f"; got fingerprint {shown} of m/torch/1/latency/tuned in {files[which]} where its facts give '{follows}'. Hint" in out
+    assert run(capsys, *files, "--force")[0] == 0
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_record_that_its_blocks_contradict_is_refused(tmp_path, capsys, which):
+    files = pair(tmp_path)
+    rml, torch = read_results(files[which], blocks=False).records
+    files[which].write_text(f"{replace(rml, median_ms=1.5 * rml.median_ms).to_json()}\n{torch.to_json()}\n")
+    code, said = run(capsys, *files, "--force")
+    assert code == 2
+    wrong = f"median_ms {1.5 * rml.median_ms} of m/rml/1/latency/tuned where the blocks give {rml.median_ms}"
+    assert f"{files[which]}: must agree with its raw blocks; got {wrong}. Hint" in said
+    assert run(capsys, *files, "--arms", "torch")[0] == 0
+
+
+def test_all_that_differs_is_named(tmp_path, capsys):
+    old = write_run(tmp_path / "old.jsonl", {"rml": noisy("a", 1.0)}, environment={"cpu": "AMD EPYC", "cores": 4})
+    new = write_run(tmp_path / "new.jsonl", {"rml": noisy("b", 1.0)}, environment={"cpu": "Intel", "cores": 8}, settings={"callers": 2})
+    code, said = run(capsys, old, new)
+    assert code == 2
+    differing = "environment.cpu 'Intel' in place of 'AMD EPYC', environment.cores 8 in place of 4, settings.callers 2 in place of nothing"
+    assert f"; got {differing}. Hint" in said
 
 
 def test_another_model_file_is_refused(tmp_path, capsys):
