@@ -8,19 +8,21 @@ import io
 import json
 import math
 import shutil
-import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import rml_exec
-from bench.recompute import flags_differ, recompute, recomputed
+from bench.fingerprint import fingerprint
+from bench.recompute import flags_differ, recompute
 from bench.records import CellRecord
 from bench.report import load_renderer
 from bench.results import blocks_path
-from bench.stored import Stored, read_results
+from bench.stored import Stored, read_results, stored_lines
 from rml_exec.command import run_command
 from rml_exec.errors import InputError
 
@@ -28,6 +30,8 @@ __all__ = ["bundle_main", "differences", "verify_main", "write_bundle"]
 
 _RESULTS, _SUMS, _ABOUT = "results.jsonl", "SHA256SUMS", "environment.json"
 _REPORTS = {"report.txt": "table", "report.md": "markdown", "report.html": "html", "report.json": "json", "report.csv": "csv"}
+_FILES = {_RESULTS, blocks_path(Path(_RESULTS)).name, _ABOUT, "README.md", "record_schema.json", *_REPORTS}
+"""All there may be in a bundle besides the hashes."""
 
 _README = """\
 # Results of bench_frameworks
@@ -44,7 +48,7 @@ With rml-exec installed (`pip install rml-exec[bench]`; no framework is needed, 
 
 ```sh
 bench_frameworks report results.jsonl --details   # draws the tables again
-bench_frameworks verify-bundle .                  # computes every number again from the raw data and says which differ
+bench_frameworks verify-bundle .                  # with the same release: computes every number again from the raw data and says which differ
 ```
 """
 
@@ -73,7 +77,9 @@ def write_bundle(directory: Path, results: Sequence[Path]) -> int:
         raise InputError.of(str(directory), "must not exist yet; nothing is written over")
     stored = [read_results(path, blocks=True) for path in results]
     for of in stored:
-        bare = [record.cell for record in of.records if record.median_ms is not None and of.of(record) is None]
+        if not of.records:
+            raise InputError.of(str(of.path), "must hold at least one record", "none")
+        bare = [record.cell for record in of.records if (record.status == "ok" or record.median_ms is not None) and of.of(record) is None]
         if bare:
             hint = f"put the file of blocks beside it as {blocks_path(of.path).name}"
             raise InputError.of(str(of.path), "needs the raw block data of every cell", f"none for {', '.join(bare[:3])}", hint=hint)
@@ -99,10 +105,7 @@ def _fill(directory: Path, stored: Sequence[Stored]) -> None:
                 for block, flagged in zip(found.blocks, found.flags, strict=True):
                     if run in runs:
                         file.write(json.dumps({"run": run, "cell": cell, **asdict(block), "flagged": flagged}) + "\n")
-    (directory / _ABOUT).write_text(json.dumps(_about(records), indent=1) + "\n", encoding="utf-8")
-    (directory / "README.md").write_text(_README, encoding="utf-8")
-    shutil.copyfile(Path(__file__).with_name("record_schema.json"), directory / "record_schema.json")
-    for name, text in _rendered(records):
+    for name, text in _texts(records):
         (directory / name).write_text(text, encoding="utf-8")
     sums = "".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(directory.iterdir()))
     (directory / _SUMS).write_text(sums, encoding="utf-8")
@@ -129,8 +132,11 @@ def _about(records: Sequence[CellRecord]) -> dict[str, Any]:
     }
 
 
-def _rendered(records: Sequence[CellRecord]) -> Iterator[tuple[str, str]]:
-    """Yields name and text of every report."""
+def _texts(records: Sequence[CellRecord]) -> Iterator[tuple[str, str]]:
+    """Yields name and text of every file that follows from the records and the release."""
+    yield _ABOUT, json.dumps(_about(records), indent=1) + "\n"
+    yield "README.md", _README
+    yield "record_schema.json", Path(__file__).with_name("record_schema.json").read_text(encoding="utf-8")
     renderer = load_renderer()
     for name, form in _REPORTS.items():
         target = io.StringIO()
@@ -157,7 +163,12 @@ def verify_main(arguments: Sequence[str]) -> int:
 
 
 def _verify(directory: Path) -> int:
+    if not (directory / _SUMS).is_file():
+        got = f"no {_SUMS} in it" if directory.is_dir() else "no such directory"
+        raise InputError.of(str(directory), "must be a bundle, as bench_frameworks bundle makes it", got)
     stored = read_results(directory / _RESULTS, blocks=True)
+    if not stored.records:
+        raise InputError.of(str(directory), "must be a bundle, as bench_frameworks bundle makes it", f"no record in {_RESULTS}")
     found, numbers = differences(directory, stored)
     for sentence in found:
         print(sentence)
@@ -172,22 +183,31 @@ def _verify(directory: Path) -> int:
 
 def differences(directory: Path, stored: Stored) -> tuple[list[str], int]:
     """Returns one sentence per thing in a bundle that does not follow from its raw data, and how many numbers were computed again."""
-    found = list(_changed_files(directory))
+    found = [*_changed_files(directory), *_odd_blocks(directory, stored)]
     numbers = 0
+    again = []
     for line, record in enumerate(stored.records, 1):
-        if record.median_ms is None:
-            continue
-        fields = recompute(record, stored)
-        if fields is None:
-            found.append(f"{_RESULTS}: line {line}: {record.cell}: has numbers but no raw blocks")
-            continue
-        numbers += len(fields)
+        where = f"{_RESULTS}: line {line}: {record.cell}"
+        fields: dict[str, Any] = {"fingerprint": fingerprint(record)}
+        if record.status == "ok" or record.median_ms is not None:
+            try:
+                computed = recompute(record, stored)
+            except (ValueError, ArithmeticError, LookupError) as error:
+                computed = None
+                found.append(f"{where}: cannot be computed again from its blocks: {error}")
+            else:
+                if computed is None:
+                    found.append(f"{where}: has no raw blocks that its numbers could follow from")
+            fields |= computed or {}
+            numbers += len(computed or {})
         for name, value in fields.items():
             if not _equal(getattr(record, name), value):
-                found.append(f"{_RESULTS}: line {line}: {record.cell}: {name}: recorded {getattr(record, name)}, from the blocks {value}")
+                source = "record" if name == "fingerprint" else "blocks"
+                found.append(f"{where}: {name}: recorded {getattr(record, name)}, from the {source} {value}")
+        again.append(replace(record, **fields))
     for run in dict.fromkeys(record.run for record in stored.records):
         found += flags_differ([record for record in stored.records if record.run == run], stored)
-    return found + list(_changed_reports(directory, stored)), numbers
+    return found + list(_changed_texts(directory, again)), numbers
 
 
 def _equal(recorded: Any, computed: Any) -> bool:
@@ -204,37 +224,37 @@ def _changed_files(directory: Path) -> Iterator[str]:
     except (OSError, ValueError) as error:
         raise InputError.of(str(directory), "must be a bundle", f"no readable {_SUMS}") from error
     present = {path.name for path in directory.iterdir()} - {_SUMS}
-    for name in sorted(present | set(sums)):
-        if name not in present:
-            yield f"{name}: is missing"
-        elif name not in sums:
+    for name in sorted(present | set(sums) | _FILES):
+        if name not in _FILES:
             yield f"{name}: is not part of the bundle"
-        elif _sha256(directory / name) != sums[name]:
-            yield f"{name}: was changed after the bundle was made"
+        elif not (directory / name).is_file():
+            yield f"{name}: is missing"
+        elif sums.get(name) != _sha256(directory / name):
+            yield f"{name}: was changed after the bundle was made" if name in sums else f"{name}: has no hash in {_SUMS}"
 
 
-def _release(directory: Path) -> str | None:
-    try:
-        found: str | None = json.loads((directory / _ABOUT).read_text(encoding="utf-8"))["release"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found
+def _odd_blocks(directory: Path, stored: Stored) -> Iterator[str]:
+    """Yields what is wrong with the lines of blocks besides their numbers: a bundle has every block of its records once, and no other."""
+    name = blocks_path(directory / _RESULTS).name
+    if (directory / name).is_file():
+        seen = Counter((line["run"], line["cell"], line["round"]) for line in stored_lines(directory / _RESULTS))
+        for (_, cell, number), times in seen.items():
+            if times > 1:
+                yield f"{name}: {cell}: has round {number} {times} times"
+    known = {(record.run, record.cell) for record in stored.records}
+    for key in stored.blocks:
+        if key not in known:
+            yield f"{name}: {key[1]}: has blocks but no record of their run"
 
 
-def _changed_reports(directory: Path, stored: Stored) -> Iterator[str]:
-    """Yields the first line of every report that is not what the blocks give; a report of another release may look different anyway."""
-    if _release(directory) != rml_exec.__version__:
-        print(f"the reports were drawn by rml-exec {_release(directory)}; only the records are checked", file=sys.stderr)
-        return
-    for name, text in _rendered([recomputed(record, stored) for record in stored.records]):
+def _changed_texts(directory: Path, records: Sequence[CellRecord]) -> Iterator[str]:
+    """Yields the first line of every file that this release would write otherwise for records whose numbers are those of the blocks."""
+    for name, text in _texts(records):
         try:
-            lines = (directory / name).read_text(encoding="utf-8").splitlines()
+            printed = (directory / name).read_bytes().decode(errors="replace").split("\n")
         except OSError:
             continue  # said already
-        expected = text.splitlines()
-        longest = max(len(lines), len(expected))
-        pairs = zip(lines + [""] * (longest - len(lines)), expected + [""] * (longest - len(expected)), strict=True)
-        for number, (printed, again) in enumerate(pairs, 1):
-            if printed != again:
-                yield f"{name}: line {number}: printed {printed.strip()!r}, from the blocks {again.strip()!r}"
+        for number, (one, other) in enumerate(zip_longest(printed, text.split("\n"), fillvalue=""), 1):
+            if one != other:
+                yield f"{name}: line {number}: printed {one.strip()!r}, drawn again by rml-exec {rml_exec.__version__} {other.strip()!r}"
                 break

@@ -13,7 +13,11 @@ from bench.records import CellRecord
 from bench.statistics import CANARY_LIMIT, Interval, bootstrap_median, flag_blocks, noise_floor, round_ratios, usual_canary, verdict
 from bench.stored import CellBlocks, Stored
 
-__all__ = ["flags_differ", "paired_ratios", "recompute", "recomputed"]
+__all__ = ["flags_differ", "paired_ratios", "recompute"]
+
+_PERCENTILES = ("p90_ms", "p90_low_ms", "p90_high_ms", "p99_ms", "p99_low_ms", "p99_high_ms")
+_SEEN = ("parity", "threads_seen", "throttled", "cpu_outside_affinity_s")
+"""What ledgers say; without any, nothing of it is known."""
 
 
 def recompute(record: CellRecord, stored: Stored) -> dict[str, Any] | None:
@@ -25,6 +29,7 @@ def recompute(record: CellRecord, stored: Stored) -> dict[str, Any] | None:
     if mine is None or not mine.blocks:
         return None
     fields: dict[str, Any] = {
+        **dict.fromkeys(_PERCENTILES),  # with few calls there are none, and then none may be recorded
         **Cell(record.framework, blocks=mine.blocks).measured(),
         **_observed(record, mine),
         "blocks_flagged": sum(mine.flags),
@@ -33,11 +38,17 @@ def recompute(record: CellRecord, stored: Stored) -> dict[str, Any] | None:
         return fields
     if record.framework == record.reference:
         fields |= {"ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0, "verdict": "reference"}
-    elif record.verdict is not None:
+    elif record.verdict is not None or _is_ok(record, record.reference, stored):
         ratios = paired_ratios(mine, stored.of(record, record.reference), record.scenario)
         interval = bootstrap_median(ratios, record.seed or 0)
         fields |= {"ratio": median(ratios) if ratios else None, "verdict": verdict(interval), **_ends(interval)}
     return fields | _noise_floor(record, stored)
+
+
+def _is_ok(record: CellRecord, framework: str, stored: Stored) -> bool:
+    """Returns whether another arm, measured beside that of the record, ended well: then there is something to compare with."""
+    cell = replace(record, framework=framework).cell
+    return any(other.status == "ok" for other in stored.records if other.run == record.run and other.cell == cell)
 
 
 def paired_ratios(mine: CellBlocks, theirs: CellBlocks | None, scenario: str) -> list[float]:
@@ -49,8 +60,9 @@ def paired_ratios(mine: CellBlocks, theirs: CellBlocks | None, scenario: str) ->
 
 def _observed(record: CellRecord, cell: CellBlocks) -> dict[str, Any]:
     """Returns what the ledgers of the blocks say. That an arm was fair they cannot say alone: threads were watched in the warm-up too."""
-    fields = judge([block.ledger for block in cell.blocks if block.ledger], record.threads, record.precision)
-    if fields.get("parity"):
+    ledgers = [block.ledger for block in cell.blocks if block.ledger]
+    fields = {**dict.fromkeys(_SEEN), **judge(ledgers, record.threads, record.precision)}
+    if fields["parity"]:
         del fields["parity"]
     fields.pop("parity_reasons", None)
     return fields
@@ -61,8 +73,10 @@ def _ends(interval: Interval | None) -> dict[str, Any]:
 
 
 def _noise_floor(record: CellRecord, stored: Stored) -> dict[str, Any]:
-    """Returns the noise floor where the record has one: its twin may have ended badly, which only the record of that tells."""
-    if record.noise_floor is None or record.reference is None:
+    """Returns the noise floor where the record has one, or has a reference and a twin that ended well."""
+    if record.reference is None:
+        return {}
+    if record.noise_floor is None and not all(_is_ok(record, record.reference + end, stored) for end in ("", TWIN)):
         return {}
     twin = stored.of(record, record.reference + TWIN)
     ratios = [] if twin is None else paired_ratios(twin, stored.of(record, record.reference), record.scenario)
@@ -100,8 +114,3 @@ def _canaries(blocks: Iterable[Block]) -> list[int]:
         ordered = sorted(of_round, key=lambda block: block.position)
         canaries += [ordered[0].canary_ns[0], *(block.canary_ns[1] for block in ordered)]
     return canaries
-
-
-def recomputed(record: CellRecord, stored: Stored) -> CellRecord:
-    """Returns the record with all fields that follow from blocks taken from them."""
-    return replace(record, **(recompute(record, stored) or {}))

@@ -59,9 +59,11 @@ def read_results(path: Path, *, blocks: bool) -> Stored:
     try:
         with path.open(encoding="utf-8", newline="\n") as file:
             records = read_records(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise InputError.of(str(path), "must be a file of records, as --results writes it", said) from error
+    for number, record in enumerate(records, 1):
+        _check_record(f"{path}: line {number}", record)
     named = [path.with_name(Path(record.blocks_file).name) for record in records if record.blocks_file]
     found = [file for file in dict.fromkeys((blocks_path(path), *named)) if file.is_file()] if blocks else []
     return Stored(path, records, group_blocks(line for file in found for line in _lines(file)), found)
@@ -82,6 +84,37 @@ def group_blocks(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Ce
     }
 
 
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a string"), "int": ((int,), "a whole number"), "float": ((int, float), "a number"), "bool": ((bool,), "true or false"),
+    "list[str]": ((list,), "a list of strings"), "dict[str, Any]": ((dict,), "an object"),
+}  # fmt: skip
+_LARGEST = 2**63
+"""No number of a record or a block is as large; JSON has larger ones, and infinity."""
+
+
+def _number(value: Any, kinds: tuple[type, ...] = (int,), least: int = 0) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool) and least <= value < _LARGEST  # NaN fails every comparison
+
+
+def _check_record(where: str, record: CellRecord) -> None:
+    """Raises InputError for a field of another type than the record's, which readers would stumble over or, worse, not."""
+    for entry in fields(CellRecord):
+        value, plain = getattr(record, entry.name), str(entry.type).removesuffix(" | None")
+        if value is None and plain != entry.type:
+            continue
+        kinds, named = _TYPES[plain]
+        if plain in ("int", "float"):
+            least = 1 if entry.name == "threads" else 0
+            good, named = _number(value, kinds, least), f"{named} from {least} on"
+        else:
+            good = isinstance(value, kinds) and (plain != "list[str]" or all(isinstance(text, str) for text in value))
+        if not good:
+            raise InputError.of(where, f"{entry.name} must be {named}{' or null' * (plain != entry.type)}", repr(value))
+    limit = record.settings.get("canary_limit", 1)
+    if not _number(limit, (int, float)):
+        raise InputError.of(where, "settings.canary_limit must be a number from 0 on", repr(limit))
+
+
 _BLOCK_FIELDS = tuple(entry.name for entry in fields(Block))
 
 
@@ -90,14 +123,43 @@ def _block(line: Mapping[str, Any]) -> Block:
     return Block(**{name: line[name] for name in _BLOCK_FIELDS if name in line} | {"canary_ns": (before, after)})
 
 
+def _is_block(line: Mapping[str, Any]) -> bool:
+    """Returns whether every value of a block has the type that computations need; a missing one is a KeyError."""
+    block, ledger = _block(line), line.get("ledger", {})
+    numbers = (
+        block.round,
+        block.position,
+        block.start_ns,
+        block.cpu_ns,
+        *block.canary_ns,
+        *(ledger[name] for name in _LEDGER if ledger != {}),
+    )
+    return (
+        all(map(_number, numbers))
+        and _number(block.wall_ns, least=1)
+        and all(isinstance(found, list) and len(found) > 0 for found in (block.times_ns, block.inputs))
+        and all(_number(time, least=1) for time in block.times_ns)
+        and isinstance(ledger, dict)
+        and isinstance(line["flagged"], bool)
+        and isinstance(line["run"], str)
+        and isinstance(line["cell"], str)
+    )
+
+
+_LEDGER = ("wall_ns", "cpu_ns", "outside_ns", "threads_seen", "throttled")
+"""What :func:`bench.parity.judge` looks at."""
+
+
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="\n") as file:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for number, text in enumerate(file, 1):
             if not text.endswith("\n"):
                 return  # as a killed run leaves it
             try:
                 line = json.loads(text)
-                _block(line), line["run"], line["cell"], line["flagged"]
-            except (ValueError, TypeError, KeyError):
-                raise InputError.of(f"{path}: line {number}", "must be the data of a block") from None
+                good = _is_block(line)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                good = False
+            if not good:
+                raise InputError.of(f"{path}: line {number}", "must be the data of a block")
             yield line

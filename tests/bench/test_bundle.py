@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,7 @@ def test_missing_and_added_files_are_named(bundle, capsys):
     (bundle / "results.jsonl.blocks.jsonl").unlink()
     code, said = verify(capsys, bundle)
     assert code == 1
-    assert any("has numbers but no raw blocks" in line for line in said)
+    assert any("has no raw blocks that its numbers could follow from" in line for line in said)
 
 
 def test_what_is_no_bundle_is_bad_input(tmp_path, capsys):
@@ -190,8 +191,127 @@ def test_several_files_make_one_bundle_and_runs_without_a_record_stay_out(tmp_pa
     assert verify(capsys, tmp_path / "b")[0] == 0
 
 
-def test_reports_of_another_release_are_not_held_against_a_bundle(bundle, capsys):
+def test_a_bundle_of_another_release_differs_and_its_reports_are_checked(bundle, capsys):
     edit(bundle / "environment.json", lambda text: text.replace('"release": "', '"release": "0.0.'))
     edit(bundle / "report.md", lambda text: text.replace("Legend", "Key"))
     reseal(bundle)
-    assert verify(capsys, bundle)[0] == 0
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert said[0].startswith('environment.json: line 2: printed \'"release": "0.0.')
+    assert said[1].startswith("report.md: line ")
+    assert said[2].endswith("2 differ")
+
+
+def test_forged_reports_are_found_without_the_environment(bundle, capsys):
+    (bundle / "environment.json").unlink()
+    edit(bundle / "report.txt", lambda text: text.replace("2.", "1.", 1))
+    reseal(bundle)
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert said[0] == "environment.json: is missing"
+    assert said[1].startswith("report.txt: line ")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("environment.json", "Example CPU", "Better CPU"),
+        ("README.md", "every timed call", "some timed calls"),
+        ("record_schema.json", "raw", "row"),
+    ],
+)
+def test_what_the_other_files_say_follows_from_the_records(bundle, capsys, name, old, new):
+    edit(bundle / name, lambda text: text.replace(old, new, 1))
+    reseal(bundle)
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert said[0].startswith(f"{name}: line ")
+
+
+def edit_lines(path: Path, change: Callable[[dict[str, Any]], None], count: int | None = None) -> None:
+    """Changes the first lines of a file, or all of them."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[:count]:
+        change(line)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda line: line.update(median_ms=None), "line 1: torch_mlp/rml/1/latency/tuned: median_ms: recorded None, from the blocks "),
+        (lambda line: line.pop("median_ms"), "line 1: torch_mlp/rml/1/latency/tuned: median_ms: recorded None, from the blocks "),
+        (lambda line: line.update(noise_floor=None), "noise_floor: recorded None, from the blocks "),
+        (lambda line: line.update(p99_ms=0.01), "p99_ms: recorded 0.01, from the blocks None"),
+        (lambda line: line.update(weights_sha256="0" * 64), "fingerprint: recorded 55581eff8cd72467, from the record "),
+    ],
+)
+def test_a_record_that_says_less_or_more_than_its_blocks_is_found(bundle, capsys, change, sentence):
+    edit_lines(bundle / "results.jsonl", change, 1)
+    reseal(bundle)
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert any(sentence in line for line in said)
+
+
+def test_a_comparison_that_was_taken_out_is_found(bundle, capsys):
+    def silence(line: dict[str, Any]) -> None:
+        if line["framework"] == "torch":
+            line |= dict.fromkeys(("ratio", "ratio_low", "ratio_high", "verdict"))
+
+    edit_lines(bundle / "results.jsonl", silence)
+    reseal(bundle)
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert any("torch_mlp/torch/1/latency/tuned: verdict: recorded None, from the blocks slower" in line for line in said)
+
+
+def test_what_ledgers_said_needs_ledgers(bundle, capsys):
+    edit_lines(bundle / "results.jsonl.blocks.jsonl", lambda line: line.pop("ledger"))
+    reseal(bundle)
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert any("torch_mlp/rml/1/latency/tuned: threads_seen: recorded 1, from the blocks None" in line for line in said)
+    assert any("torch_mlp/rml/1/latency/tuned: parity: recorded True, from the blocks None" in line for line in said)
+
+
+def test_every_block_is_there_once_and_has_a_record(bundle, capsys):
+    path = bundle / "results.jsonl.blocks.jsonl"
+    first = path.read_text().splitlines()[0]
+    edit(path, lambda text: text + first + "\n" + first.replace("/rml/", "/ghost/") + "\n")
+    reseal(bundle)
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert said[0] == "results.jsonl.blocks.jsonl: torch_mlp/rml/1/latency/tuned: has round 0 2 times"
+    assert said[1] == "results.jsonl.blocks.jsonl: torch_mlp/ghost/1/latency/tuned: has blocks but no record of their run"
+
+
+def test_no_records_are_no_bundle(bundle, tmp_path, capsys):
+    (tmp_path / "empty.jsonl").touch()
+    assert main(["bundle", str(tmp_path / "b"), str(tmp_path / "empty.jsonl")]) == 2
+    assert "empty.jsonl: must hold at least one record; got none" in capsys.readouterr().err
+    (bundle / "results.jsonl").write_text("")
+    reseal(bundle)
+    assert main(["verify-bundle", str(bundle)]) == 2
+    assert "no record in results.jsonl" in capsys.readouterr().err
+
+
+def test_a_missing_directory_is_called_no_bundle(tmp_path, capsys):
+    assert main(["verify-bundle", str(tmp_path / "nosuch")]) == 2
+    assert "nosuch: must be a bundle, as bench_frameworks bundle makes it; got no such directory" in capsys.readouterr().err
+
+
+def test_inputs_that_do_not_fit_the_calls_are_one_sentence(bundle, capsys):
+    edit_lines(bundle / "results.jsonl.blocks.jsonl", lambda line: line.update(inputs=[0] * 100))
+    reseal(bundle)
+    code, said = verify(capsys, bundle)
+    assert code == 1
+    assert any("torch_mlp/torch/1/latency/tuned: cannot be computed again from its blocks" in line for line in said)
+
+
+@pytest.mark.parametrize("content", [b"\xff\x00\x9c\n" * 9, b"[" * 100_000 + b"\n"])
+def test_blocks_that_are_none_are_bad_input(bundle, capsys, content):
+    (bundle / "results.jsonl.blocks.jsonl").write_bytes(content)
+    reseal(bundle)
+    assert main(["verify-bundle", str(bundle)]) == 2
+    assert "results.jsonl.blocks.jsonl: line 1: must be the data of a block" in capsys.readouterr().err

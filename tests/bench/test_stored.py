@@ -108,3 +108,48 @@ def test_another_file_is_refused_with_its_name(tmp_path, content):
         read_results(tmp_path / "x", blocks=False)
     with pytest.raises(InputError, match="No such file"):
         read_results(tmp_path / "y", blocks=False)
+
+
+def changed(path, **fields):
+    """Changes the first line of a file of JSON lines."""
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text(json.dumps(json.loads(first) | fields) + "\n" + "".join(rest))
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"median_ms": "12"}, "median_ms must be a number from 0 on or null; got '12'"),
+        ({"median_ms": float("nan")}, "median_ms must be a number from 0 on or null; got nan"),
+        ({"ratio": float("inf")}, "ratio must be a number from 0 on or null; got inf"),
+        ({"p90_ms": True}, "p90_ms must be a number from 0 on or null; got True"),
+        ({"iterations": 1.5}, "iterations must be a whole number from 0 on or null; got 1.5"),
+        ({"seed": -1}, "seed must be a whole number from 0 on or null; got -1"),
+        ({"threads": None}, "threads must be a whole number from 1 on; got None"),
+        ({"run": 3}, "run must be a string or null; got 3"),
+        ({"parity": 1}, "parity must be true or false or null; got 1"),
+        ({"parity_reasons": [1]}, r"parity_reasons must be a list of strings; got \[1\]"),
+        ({"environment": []}, r"environment must be an object; got \[\]"),
+        ({"settings": {"canary_limit": "4"}}, "settings.canary_limit must be a number from 0 on; got '4'"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_with_line_and_name(tmp_path, fields, rule):
+    path = write_run(tmp_path / "r.jsonl", {"rml": [1.0] * 6})
+    changed(path, **fields)
+    with pytest.raises(InputError, match=f"r.jsonl: line 1: {rule}"):
+        read_results(path, blocks=False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"times_ns": []}, {"times_ns": "abc"}, {"times_ns": [1.5]}, {"times_ns": [True]}, {"times_ns": [0]}, {"wall_ns": 0}, {"inputs": []},
+        {"canary_ns": ["a", "b"]}, {"canary_ns": 3}, {"round": None}, {"run": []}, {"flagged": 0}, {"ledger": []}, {"ledger": {"cpu_ns": 1}},
+        {"cpu_ns": 10**400},
+    ],
+)  # fmt: skip
+def test_a_block_of_other_types_is_refused_with_its_line(tmp_path, fields):
+    path = write_run(tmp_path / "r.jsonl", {"rml": [1.0] * 6})
+    changed(blocks_path(path), **fields)
+    with pytest.raises(InputError, match=r"blocks\.jsonl: line 1: must be the data of a block"):
+        read_results(path, blocks=True)
