@@ -168,6 +168,32 @@ def test_what_casts_doubt_is_warned_of_with_advice(fields, said):
     assert ":" in warning.removeprefix(said)
 
 
+def test_warnings_and_notes_name_scenario_and_setup_where_there_are_several():
+    paced = replace(
+        QUIET, scenario="paced", setup="installed", verdict="unresolved", parity=False, parity_reasons=["used 2 cores, granted 1"], noise_floor=0.05,
+        reason="a remark",
+    )  # fmt: skip
+    report = build_report([QUIET, replace(QUIET, noise_floor=0.03, model="m2"), paced])
+    where = "m (torch; 1 thread; paced, installed)"
+    unequal, noisy, unresolved = report.warnings
+    assert f"granted 1, in {where}: " in unequal
+    assert "only be told apart to ±3.0 % (latency, tuned) and ±5.0 % (paced, installed), so" in noisy
+    assert unresolved.startswith(f"unresolved: {where}: ")
+    assert dict(report.environment)["noise floor"].startswith("±3.0 % in latency, tuned, ±5.0 % in paced, installed (")
+    assert report.notes[0] == "m on torch, 1 thread (paced, installed): ok: a remark"
+    assert build_report([QUIET, replace(paced, noise_floor=0.01)]).warnings[1:] == (unresolved,)
+
+
+def test_a_reason_of_several_scenarios_names_arms_only_where_they_have_it():
+    missing = [
+        CellRecord("m", arm, 1, "unavailable", "gone", scenario=scenario)
+        for scenario, arm in (("latency", "jax"), ("paced", "jax"), ("cold", "torch"))
+    ]
+    assert build_report(missing).notes == (
+        "m on jax, 1 thread (latency, tuned; paced, tuned): unavailable: gone", "m on torch, 1 thread (cold, tuned): unavailable: gone",
+    )  # fmt: skip
+
+
 def test_records_of_two_machines_are_not_shown_without_a_word():
     other = ok("m", "rml", 1, 1.0, 1.0, environment={**ENVIRONMENT, "cpu": "Other CPU"})
     assert "records differ in cpu (Fake CPU and Other CPU)" in build_report([QUIET, other]).warnings[0]
