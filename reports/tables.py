@@ -21,10 +21,11 @@ _LEGEND = (
     "ratio: time of the arm / time of the reference, the median over rounds in which both had a turn, with its 95 % interval;"
     " above 1 the reference is faster; what counts of a turn is the lower quartile of its calls, so it is not the quotient of the medians",
     "verdict on the arm: ▲ faster or ▼ slower than the reference: the interval lies on one side of 1; = same: it lies within 2 % of 1;"
-    " ? unresolved: neither, or too few rounds; · the reference",
-    "check: outputs of timed calls against the golden, by a float64 computation; a cell that does not pass has no number",
+    " ? unresolved: neither, or too few clean rounds; · the reference",
+    "check: pass: outputs of timed calls agree with the golden, which holds those of the exporting framework in float32, to a tolerance taken from"
+    " a float64 run of the model; a cell that does not pass has no number",
     "fair: the arm was seen to use no more, and nothing else, than it was granted: threads, cores, float32",
-    "run: first digits of the field run; with model, threads and arm it names the record that a row is from; no room for it in a narrow terminal",
+    "run: first digits of the field run; with model, threads and arm it names the record that a row is from",
 )
 _MEANS_LEGEND = (
     "geometric mean: of the ratios of the cells that pass the check and are fair, each arm's over its own models; its interval counts the"
