@@ -15,6 +15,9 @@ _Names = Callable[[Iterable[CellRecord]], str]
 _MARGIN = 0.02
 """Half the width of the range that counts as ``same``."""
 
+_MIN_ROUNDS = 6
+"""Clean rounds that an interval takes, as in :mod:`bench.statistics`, which stored results are read without."""
+
 _FLAGGED = 0.1
 """More than so many of all blocks polluted: the machine was busy."""
 
@@ -131,10 +134,24 @@ def _governor(records: Sequence[CellRecord]) -> list[str]:
 
 
 def _unresolved(records: Sequence[CellRecord], names: _Names) -> list[str]:
+    """An interval that is too wide, and none at all, have different causes."""
     found = [record for record in records if record.verdict == "unresolved"]
-    if not found:
-        return []
-    return [f"unresolved: {names(found)}: nothing can be said of who is faster; raise --budget or --min-time, or quieten the machine"]
+    bare = [record for record in found if record.ratio_low is None or record.ratio_high is None]
+    wide = [record for record in found if record not in bare]
+    advice = "nothing can be said of who is faster; raise --budget or --min-time, or quieten the machine"
+    said = [f"unresolved: {names(wide)}: {advice}"] if wide else []
+    if bare:
+        rounds, flagged = (_range([getattr(record, name) for record in bare]) for name in ("rounds", "blocks_flagged"))
+        said.append(
+            f"unresolved: {names(bare)}: no interval, which takes {_MIN_ROUNDS} clean rounds, those in which neither the arm's block nor the"
+            f" reference's is flagged; rounds: {rounds}, flagged blocks of the arm: {flagged}: {advice}"
+        )
+    return said
+
+
+def _range(counts: Iterable[int | None]) -> str:
+    known = {count for count in counts if count is not None}
+    return "unknown" if not known else " to ".join(str(count) for count in sorted({min(known), max(known)}))
 
 
 def _shared(records: Sequence[CellRecord]) -> list[str]:
