@@ -24,7 +24,7 @@ FORMATS = ("table", "markdown", "csv", "json", "html")
 
 _UNLIMITED = 1000
 _WORD, _PIECE = 16, 6
-"""Columns are spared until no text up to a word long has to be folded; where none is left to spare, all but arms' names folds into pieces."""
+"""Text up to a word long is folded only where no other column can be spared, and into pieces no shorter than that; arms' names never are."""
 
 _SPARED = ("run", "verdict", "parity", "cells", "threads", "left_out", "ratio_interval")
 """Columns that a narrow terminal has no room for, the first to go first; of a verdict its mark stays, and threads go only if all are equal."""
@@ -104,12 +104,13 @@ def _terminal(report: Report, file: TextIO, width: int | None) -> str:
 def _fitted(table: Table, width: int) -> tuple[Table, bool, list[str]]:
     """Returns the table without what there is no room for, whether verdicts are said by their marks, and the names of the columns left out.
 
-    Columns are left out until no word has to be broken: a part of an arm's name is that of another arm.
+    Columns are left out until no word has to be broken; that of intervals only if an arm's name would be, whose part is that of another arm.
     """
     brief, spared = False, []
     for key in _SPARED:
         place = next((place for place, column in enumerate(table.columns) if column.key == key), None)
-        if place is None or _width(table, _WORD, brief=brief) <= width:
+        fold = _PIECE if key == "ratio_interval" else _WORD  # a ratio without its interval is worse than a status in two pieces
+        if place is None or _width(table, fold, brief=brief) <= width:
             continue
         values = {row[place] for row in table.rows}
         if key == "verdict":

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
@@ -56,6 +56,15 @@ def test_a_narrow_table_names_every_arm_whole_and_says_which_columns_are_left_ou
     assert ("▲=▼" in comparison) == (width < 113)
     assert "no room for: run" in comparison
     assert ("no room for: cells" in means) == (width < 85)
+
+
+def test_statuses_fold_before_intervals_are_left_out():
+    text = rendered([*recorded(), replace(recorded()[0], threads=2)], "table", width=80)
+    comparison = text.split("latency, tuned")[1]
+    assert "no room for: run, fair\n" in comparison
+    assert "[2.43, 2.81]" in comparison
+    assert "torch-compile" in comparison
+    assert max(map(len, comparison.splitlines())) <= 80
 
 
 def test_threads_that_differ_are_never_left_out():
