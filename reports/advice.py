@@ -2,39 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from bench.fingerprint import comparable_facts
 from bench.records import CellRecord
 
-__all__ = ["warnings"]
+__all__ = ["kinds", "noise_floors", "warnings"]
+
+_Names = Callable[[Iterable[CellRecord]], str]
 
 _MARGIN = 0.02
 """Half the width of the range that counts as ``same``."""
+
+_MIN_ROUNDS = 6
+"""Clean rounds that an interval takes, as in :mod:`bench.statistics`, which stored results are read without."""
 
 _FLAGGED = 0.1
 """More than so many of all blocks polluted: the machine was busy."""
 
 
+def kinds(records: Iterable[CellRecord]) -> list[str]:
+    """Returns the scenarios and setups of records, in order of appearance: ``latency, tuned``."""
+    return list(dict.fromkeys(f"{record.scenario}, {record.setup}" for record in records))
+
+
+def noise_floors(records: Iterable[CellRecord]) -> dict[str, float]:
+    """Returns the widest noise floor of each scenario and setup that has one: a pause or a default that is noisy says nothing of others."""
+    found: dict[str, float] = {}
+    for record in records:
+        if record.status == "ok" and record.noise_floor is not None:
+            (kind,) = kinds([record])
+            found[kind] = max(found.get(kind, 0.0), record.noise_floor)
+    return found
+
+
 def warnings(records: Sequence[CellRecord]) -> tuple[str, ...]:
     """Returns one sentence per doubt, in the order of how much it matters."""
     ok = [record for record in records if record.status == "ok"]
-    rules = (_unfair, _unchecked, _mixed, _noise_floor, _polluted, _load, _governor, _unresolved, _shared)
-    return tuple(sentence for rule in rules for sentence in rule(ok))
+    several = len(kinds(records)) > 1
+    names = partial(_names, several=several)
+    return (
+        *_unfair(ok, names), *_unchecked(ok, names), *_mixed(ok), *_noisy(ok, several=several), *_polluted(ok), *_load(ok), *_governor(ok),
+        *_unresolved(ok, names), *_shared(ok),
+    )  # fmt: skip
 
 
-def _names(records: Iterable[CellRecord]) -> str:
-    """Returns the cells by model, as many as one reads: ``torch_cnn (torch, jax; 2 threads)``."""
-    arms: dict[tuple[str, int], list[str]] = {}
+def _names(records: Iterable[CellRecord], *, several: bool) -> str:
+    """Returns the cells by model, as many as one reads: ``torch_cnn (torch, jax; 2 threads)``.
+
+    Args:
+        records: the cells.
+        several: the report has more than one scenario or setup, so that a cell is not known without them:
+            ``torch_cnn (torch; 1 thread; paced, installed)``.
+    """
+    arms: dict[tuple[str, str], list[str]] = {}
     for record in records:
-        arms.setdefault((record.model, record.threads), []).append(record.framework)
-    found = [
-        f"{model} ({', '.join(dict.fromkeys(of))}; {threads} thread{'s' if threads > 1 else ''})" for (model, threads), of in arms.items()
-    ]
+        threads = f"{record.threads} thread{'s' if record.threads > 1 else ''}"
+        arms.setdefault((record.model, "; ".join((threads, *(kinds([record]) if several else ())))), []).append(record.framework)
+    found = [f"{model} ({', '.join(dict.fromkeys(of))}; {where})" for (model, where), of in arms.items()]
     return ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
 
 
-def _unfair(records: Sequence[CellRecord]) -> list[str]:
+def _unfair(records: Sequence[CellRecord], names: _Names) -> list[str]:
     """An arm used more, or other, than it was granted: one sentence per arm and reason."""
     found: dict[tuple[str, str], list[CellRecord]] = {}
     for record in records:
@@ -42,12 +72,12 @@ def _unfair(records: Sequence[CellRecord]) -> list[str]:
             for reason in record.parity_reasons or ["no reason given"]:
                 found.setdefault((record.framework, reason), []).append(record)
     advice = "its ratio does not compare like with like and is left out of the mean; set the arm up to keep to the threads and precision asked for"
-    return [f"unequal: {arm}: {reason}, in {_names(cells)}: {advice}" for (arm, reason), cells in found.items()]
+    return [f"unequal: {arm}: {reason}, in {names(cells)}: {advice}" for (arm, reason), cells in found.items()]
 
 
-def _unchecked(records: Sequence[CellRecord]) -> list[str]:
+def _unchecked(records: Sequence[CellRecord], names: _Names) -> list[str]:
     found = [record for record in records if record.check is None and record.median_ms is not None]
-    return [f"not checked: the outputs of {_names(found)} were compared with nothing: export the model with its golden"] if found else []
+    return [f"not checked: the outputs of {names(found)} were compared with nothing: export the model with its golden"] if found else []
 
 
 def _mixed(records: Sequence[CellRecord]) -> list[str]:
@@ -62,13 +92,14 @@ def _mixed(records: Sequence[CellRecord]) -> list[str]:
     return [f"several machines or systems: records differ in {', '.join(found)}: {advice}"] if found else []
 
 
-def _noise_floor(records: Sequence[CellRecord]) -> list[str]:
-    floors = [record.noise_floor for record in records if record.noise_floor is not None]
-    if not floors or max(floors) <= _MARGIN:
+def _noisy(records: Sequence[CellRecord], *, several: bool) -> list[str]:
+    wide = {kind: floor for kind, floor in noise_floors(records).items() if floor > _MARGIN}
+    if not wide:
         return []
+    told = " and ".join(f"±{100 * floor:.1f} %{f' ({kind})' if several else ''}" for kind, floor in wide.items())
     return [
-        f"noisy: two runs of the same arm could only be told apart to ±{100 * max(floors):.1f} %, so smaller differences here mean nothing:"
-        " close what else runs, or raise --budget and --min-time"
+        f"noisy: two runs of the same arm could only be told apart to {told}, so smaller differences {'there' if several else 'here'} mean"
+        " nothing: close what else runs, or raise --budget and --min-time"
     ]
 
 
@@ -102,11 +133,25 @@ def _governor(records: Sequence[CellRecord]) -> list[str]:
     ]
 
 
-def _unresolved(records: Sequence[CellRecord]) -> list[str]:
+def _unresolved(records: Sequence[CellRecord], names: _Names) -> list[str]:
+    """An interval that is too wide, and none at all, have different causes."""
     found = [record for record in records if record.verdict == "unresolved"]
-    if not found:
-        return []
-    return [f"unresolved: {_names(found)}: nothing can be said of who is faster; raise --budget or --min-time, or quieten the machine"]
+    bare = [record for record in found if record.ratio_low is None or record.ratio_high is None]
+    wide = [record for record in found if record not in bare]
+    advice = "nothing can be said of who is faster; raise --budget or --min-time, or quieten the machine"
+    said = [f"unresolved: {names(wide)}: {advice}"] if wide else []
+    if bare:
+        rounds, flagged = (_range([getattr(record, name) for record in bare]) for name in ("rounds", "blocks_flagged"))
+        said.append(
+            f"unresolved: {names(bare)}: no interval, which takes {_MIN_ROUNDS} clean rounds, those in which neither the arm's block nor the"
+            f" reference's is flagged; rounds: {rounds}, flagged blocks of the arm: {flagged}: {advice}"
+        )
+    return said
+
+
+def _range(counts: Iterable[int | None]) -> str:
+    known = {count for count in counts if count is not None}
+    return "unknown" if not known else " to ".join(str(count) for count in sorted({min(known), max(known)}))
 
 
 def _shared(records: Sequence[CellRecord]) -> list[str]:

@@ -100,6 +100,8 @@ def words(value: Value, kind: str) -> str:
 
 
 def _number(value: float, kind: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
     if kind == "ratio":
         return f"{value:.3f}x" if 0.9 < value < 1.1 else f"{value:.2f}x" if value < 100 else f"{value:.0f}x"
     if kind == "mib":

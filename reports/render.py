@@ -23,6 +23,12 @@ __all__ = ["FORMATS", "render", "render_report"]
 FORMATS = ("table", "markdown", "csv", "json", "html")
 
 _UNLIMITED = 1000
+_WORD, _PIECE = 16, 6
+"""Text up to a word long is folded only where no other column can be spared, and into pieces no shorter than that; arms' names never are."""
+
+_SPARED = ("run", "verdict", "parity", "cells", "threads", "left_out", "ratio_interval")
+"""Columns that a narrow terminal has no room for, the first to go first; of a verdict its mark stays, and threads go only if all are equal."""
+
 _STYLES = {
     "fail": "bold red", "mismatch": "bold red", "failed": "red", "unavailable": "yellow", "pass": "dim", "faster": "green", "slower": "red",
     "unresolved": "yellow", "reference": "dim", "differs": "red",
@@ -81,9 +87,10 @@ def _terminal(report: Report, file: TextIO, width: int | None) -> str:
     for table in report.tables:
         console.print()
         console.print(Text(table.title, style="bold"))
-        if brief := _widest(table) > console.width:
-            table = table.without("run")
-        wide = Console(file=target, force_terminal=is_terminal, width=max(console.width, _least(table)))
+        table, brief, spared = _fitted(table, console.width)
+        if spared:
+            console.print(Text(f"no room for: {', '.join(spared)}", style="dim"))
+        wide = Console(file=target, force_terminal=is_terminal, width=max(console.width, _width(table, _PIECE, brief=brief)))
         wide.print(_drawn(table, brief=brief))
     for heading, sentences in (("warnings", report.warnings), ("notes", report.notes), ("legend", report.legend)):
         if sentences:
@@ -94,28 +101,47 @@ def _terminal(report: Report, file: TextIO, width: int | None) -> str:
     return "".join(line.rstrip() + "\n" for line in target.getvalue().splitlines())
 
 
-def _widths(table: Table) -> list[int]:
-    texts = [[column.title, *(words(row[place], column.kind) for row in table.rows)] for place, column in enumerate(table.columns)]
-    return [1 + max(map(len, column)) for column in texts]
+def _fitted(table: Table, width: int) -> tuple[Table, bool, list[str]]:
+    """Returns the table without what there is no room for, whether verdicts are said by their marks, and the names of the columns left out.
+
+    Columns are left out until no word has to be broken; that of intervals only if an arm's name would be, whose part is that of another arm.
+    """
+    brief, spared = False, []
+    for key in _SPARED:
+        place = next((place for place, column in enumerate(table.columns) if column.key == key), None)
+        fold = _PIECE if key == "ratio_interval" else _WORD  # a ratio without its interval is worse than a status in two pieces
+        if place is None or _width(table, fold, brief=brief) <= width:
+            continue
+        values = {row[place] for row in table.rows}
+        if key == "verdict":
+            brief = True
+        elif key != "threads" or len(values) == 1:
+            column = table.columns[place]
+            spared.append(f"{column.title} ({words(values.pop(), column.kind)} in all rows)" if key == "threads" else column.title)
+            table = table.without(key)
+    return table, brief, spared
 
 
-def _widest(table: Table) -> int:
-    """Returns the width at which nothing is folded."""
-    return sum(_widths(table))
+def _width(table: Table, fold: int, *, brief: bool) -> int:
+    """Returns the width that a table takes if no number is broken and text is folded at so many characters."""
+    total = -1  # each column has a space behind it, and one stands between two columns
+    for place, column in enumerate(table.columns):
+        longest = max(map(len, (_title(column, brief), *(_shown(row[place], column, brief) for row in table.rows))))
+        total += 2 + (longest if _is_number(column) else min(longest, _WORD if column.key == "framework" else fold))
+    return total
 
 
-def _least(table: Table) -> int:
-    """Returns the least width at which no number is broken; text can be folded."""
-    return sum(width if _is_number(column) else min(width, 6) for width, column in zip(_widths(table), table.columns, strict=True))
+def _title(column: Column, brief: bool) -> str:
+    return "▲=▼" if brief and column.kind == "verdict" else column.title
 
 
 def _drawn(table: Table, *, brief: bool) -> RichTable:
     """Returns the table for the terminal; a ``brief`` one says verdicts by their marks alone."""
     drawn = RichTable(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), show_edge=False)
-    for column in table.columns:
+    for place, column in enumerate(table.columns):
         number = _is_number(column)
-        title = "" if brief and column.kind == "verdict" else column.title
-        drawn.add_column(Text(title), justify="right" if number else "left", no_wrap=number, overflow="fold")
+        whole = number or (column.key == "framework" and all(len(str(row[place])) <= _WORD for row in table.rows))
+        drawn.add_column(Text(_title(column, brief)), justify="right" if number else "left", no_wrap=whole, overflow="fold")
     before: tuple[Value, ...] | None = None
     for index, row in enumerate(table.rows):
         group = row[: table.group_by]

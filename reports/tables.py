@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bench.records import CellRecord
-from reports.advice import warnings
+from reports.advice import kinds, noise_floors, warnings
 from reports.details import detail_tables, is_twin
 from reports.model import Column, Report, Table, Value
 
@@ -21,10 +21,11 @@ _LEGEND = (
     "ratio: time of the arm / time of the reference, the median over rounds in which both had a turn, with its 95 % interval;"
     " above 1 the reference is faster; what counts of a turn is the lower quartile of its calls, so it is not the quotient of the medians",
     "verdict on the arm: ▲ faster or ▼ slower than the reference: the interval lies on one side of 1; = same: it lies within 2 % of 1;"
-    " ? unresolved: neither, or too few rounds; · the reference",
-    "check: outputs of timed calls against the golden, by a float64 computation; a cell that does not pass has no number",
+    " ? unresolved: neither, or too few clean rounds; · the reference",
+    "check: pass: outputs of timed calls agree with the golden, which holds those of the exporting framework in float32, to a tolerance taken from"
+    " a float64 run of the model; a cell that does not pass has no number",
     "fair: the arm was seen to use no more, and nothing else, than it was granted: threads, cores, float32",
-    "run: first digits of the field run; with model, threads and arm it names the record that a row is from; no room for it in a narrow terminal",
+    "run: first digits of the field run; with model, threads and arm it names the record that a row is from",
 )
 _MEANS_LEGEND = (
     "geometric mean: of the ratios of the cells that pass the check and are fair, each arm's over its own models; its interval counts the"
@@ -61,16 +62,16 @@ def build_report(records: Sequence[CellRecord], *, details: bool = False) -> Rep
     cells = latest(records)
     if not cells:
         return Report((), ())
-    kinds = list(dict.fromkeys((record.scenario, record.setup) for record in cells))
+    pairs = list(dict.fromkeys((record.scenario, record.setup) for record in cells))
     tables, means = [], []
-    for scenario, setup in kinds:
+    for scenario, setup in pairs:
         of_kind = _grouped([record for record in cells if (record.scenario, record.setup) == (scenario, setup)])
         tables.append(_comparison(of_kind, scenario, setup))
         means += [_means(of_kind, scenario, setup)] if any(counts(record) for record in of_kind) else []
     if details:
         tables += detail_tables(_grouped(cells))
     legend = (*_LEGEND, _MEANS_LEGEND) if means else _LEGEND
-    shown = [table for table in (*tables[: len(kinds)], *means, *tables[len(kinds) :]) if table.rows]
+    shown = [table for table in (*tables[: len(pairs)], *means, *tables[len(pairs) :]) if table.rows]
     return Report(_environment(cells), tuple(shown), warnings(cells), (*_notes(cells), *_incomparable(cells)), legend)
 
 
@@ -179,17 +180,24 @@ def _incomparable(records: Iterable[CellRecord]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _notes(records: Iterable[CellRecord]) -> tuple[str, ...]:
-    """Returns one sentence per model and reason, with the arms and thread counts that it holds for."""
-    found: dict[tuple[str, str, str], list[CellRecord]] = {}
+def _notes(records: Sequence[CellRecord]) -> tuple[str, ...]:
+    """Returns one sentence per model and reason, with the arms, thread counts and, where there are several, scenarios that it holds for."""
+    several = len(kinds(records)) > 1
+    found: dict[tuple[str, str, str], dict[str, list[CellRecord]]] = {}
     for record in records:
         if record.status != "ok" or record.reason:
-            found.setdefault((record.model, record.status, record.reason), []).append(record)
+            of_reason = found.setdefault((record.model, record.status, record.reason), {})
+            of_reason.setdefault(kinds([record])[0], []).append(record)
     notes = []
-    for (model, status, reason), cells in found.items():
-        arms = " and ".join(dict.fromkeys(cell.framework for cell in cells))
-        threads = " and ".join(str(count) for count in dict.fromkeys(cell.threads for cell in cells))
-        notes.append(f"{model} on {arms}, {threads} thread{'' if threads == '1' else 's'}: {status}: {reason}")
+    for (model, status, reason), of_kind in found.items():
+        alike: dict[str, list[str]] = {}  # kinds in which the same arms and thread counts are concerned share a sentence
+        for kind, cells in of_kind.items():
+            arms = " and ".join(dict.fromkeys(cell.framework for cell in cells))
+            threads = " and ".join(str(count) for count in dict.fromkeys(cell.threads for cell in cells))
+            alike.setdefault(f"{arms}, {threads} thread{'' if threads == '1' else 's'}", []).append(kind)
+        for who, where in alike.items():
+            place = f" ({'; '.join(where)})" if several else ""
+            notes.append(f"{model} on {who}{place}: {status}: {reason}")
     return tuple(notes)
 
 
@@ -206,7 +214,9 @@ def _environment(records: Sequence[CellRecord]) -> tuple[tuple[str, str], ...]:
     def fact(name: str) -> str:
         return values(lambda record: record.environment.get(name))
 
-    floors = [record.noise_floor for record in records if record.noise_floor is not None]
+    floors = noise_floors(records)
+    several = len(kinds(records)) > 1
+    widest = ", ".join(f"±{100 * floor:.1f} %{f' in {kind}' if several else ''}" for kind, floor in floors.items())
     versions = {record.framework: record.framework_version for record in records if record.framework_version and not is_twin(record)}
     machine = [
         fact("cpu"),
@@ -218,7 +228,7 @@ def _environment(records: Sequence[CellRecord]) -> tuple[tuple[str, str], ...]:
         ("software", ", ".join(part for part in software if part)),
         ("arms", ", ".join(f"{arm} {version}" for arm, version in versions.items())),
         ("load before", fact("load_average_1min")),
-        ("noise floor", f"±{100 * max(floors):.1f} % (two runs of the same arm, the widest)" if floors else ""),
+        ("noise floor", f"{widest} (two runs of the same arm, the widest)" if floors else ""),
         ("fingerprint", _fingerprint(records)),
         (
             "measured",

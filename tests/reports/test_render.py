@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
@@ -37,8 +37,40 @@ def test_every_format_has_a_snapshot():
 def test_a_narrow_table_folds_its_text_and_breaks_no_number(width):
     wide, narrow = (rendered(recorded(), "table", width=columns, details=True) for columns in (None, width))
     numbers = re.compile(r"(?<= )\d+(?:\.\d+)?x?(?= |$)|\[[\d.]+, [\d.]+\]", re.M)
-    assert sorted(set(numbers.findall(wide.partition("warnings")[0])) - set(numbers.findall(narrow))) == []
+    missing = set(numbers.findall(wide.partition("warnings")[0])) - set(numbers.findall(narrow))
+    assert all(number.startswith("[") for number in missing)  # those of a column that is said to be left out
+    assert ("no room for: run, fair, threads (1 in all rows), 95 % interval" in " ".join(narrow.split())) == bool(missing)
     assert max(map(len, rendered(RECORDS, "table", width=80).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_narrow_table_names_every_arm_whole_and_says_which_columns_are_left_out(width):
+    comparison, means, _ = rendered(recorded(), "table", width=width).split("latency, tuned")[1:4]
+    for table, arms in ((comparison, 9), (means, 6)):
+        lines = table.partition("warnings")[0].splitlines()[1:]
+        names = re.findall(r"(?:^| )(?:rml|rml#2|torch|torch-compile|jax|onnxruntime|openvino)(?= |$)", "\n".join(lines), re.M)
+        assert len(names) == arms
+        assert any(line.split()[:3].count("arm") == 1 for line in lines)
+        assert width < 60 or max(map(len, lines)) <= width
+    assert all(mark in means for mark in "▲=▼?")
+    assert ("▲=▼" in comparison) == (width < 113)
+    assert "no room for: run" in comparison
+    assert ("no room for: cells" in means) == (width < 85)
+
+
+def test_statuses_fold_before_intervals_are_left_out():
+    text = rendered([*recorded(), replace(recorded()[0], threads=2)], "table", width=80)
+    comparison = text.split("latency, tuned")[1]
+    assert "no room for: run, fair\n" in comparison
+    assert "[2.43, 2.81]" in comparison
+    assert "torch-compile" in comparison
+    assert max(map(len, comparison.splitlines())) <= 80
+
+
+def test_threads_that_differ_are_never_left_out():
+    heads = [line.split() for line in rendered(RECORDS, "table", width=40).splitlines() if "  arm  " in line]
+    assert heads
+    assert all("threads" in head for head in heads)
 
 
 def test_json_carries_every_field_of_every_record_and_the_tables():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.records import CellRecord
+from bench.statistics import MIN_ROUNDS
 from reports.details import break_even, start_ms
 from reports.model import Table, words
 from reports.tables import build_report, to_frame
@@ -168,6 +169,46 @@ def test_what_casts_doubt_is_warned_of_with_advice(fields, said):
     assert ":" in warning.removeprefix(said)
 
 
+def test_warnings_and_notes_name_scenario_and_setup_where_there_are_several():
+    paced = replace(
+        QUIET, scenario="paced", setup="installed", verdict="unresolved", parity=False, parity_reasons=["used 2 cores, granted 1"], noise_floor=0.05,
+        reason="a remark",
+    )  # fmt: skip
+    report = build_report([QUIET, replace(QUIET, noise_floor=0.03, model="m2"), paced])
+    where = "m (torch; 1 thread; paced, installed)"
+    unequal, noisy, unresolved = report.warnings
+    assert f"granted 1, in {where}: " in unequal
+    assert "only be told apart to ±3.0 % (latency, tuned) and ±5.0 % (paced, installed), so" in noisy
+    assert unresolved.startswith(f"unresolved: {where}: ")
+    assert dict(report.environment)["noise floor"].startswith("±3.0 % in latency, tuned, ±5.0 % in paced, installed (")
+    assert report.notes[0] == "m on torch, 1 thread (paced, installed): ok: a remark"
+    assert build_report([QUIET, replace(paced, noise_floor=0.01)]).warnings[1:] == (unresolved,)
+
+
+def test_an_unresolved_cell_without_an_interval_is_said_to_lack_clean_rounds():
+    wide = replace(QUIET, verdict="unresolved")
+    bare = [
+        replace(wide, model=f"m{rounds}", ratio_low=None, ratio_high=None, rounds=rounds, blocks_flagged=flagged)
+        for rounds, flagged in ((8, 3), (9, 3))
+    ]
+    *_, first, second = build_report([wide, *bare]).warnings
+    assert first.startswith("unresolved: m (torch; 1 thread): nothing can be said")
+    assert second.startswith(f"unresolved: m8 (torch; 1 thread), m9 (torch; 1 thread): no interval, which takes {MIN_ROUNDS} clean rounds,")
+    assert "rounds: 8 to 9, flagged blocks of the arm: 3: nothing" in second
+    *_, unknown = build_report([replace(bare[0], rounds=None, blocks_flagged=None)]).warnings
+    assert "rounds: unknown, flagged blocks of the arm: unknown: " in unknown
+
+
+def test_a_reason_of_several_scenarios_names_arms_only_where_they_have_it():
+    missing = [
+        CellRecord("m", arm, 1, "unavailable", "gone", scenario=scenario)
+        for scenario, arm in (("latency", "jax"), ("paced", "jax"), ("cold", "torch"))
+    ]
+    assert build_report(missing).notes == (
+        "m on jax, 1 thread (latency, tuned; paced, tuned): unavailable: gone", "m on torch, 1 thread (cold, tuned): unavailable: gone",
+    )  # fmt: skip
+
+
 def test_records_of_two_machines_are_not_shown_without_a_word():
     other = ok("m", "rml", 1, 1.0, 1.0, environment={**ENVIRONMENT, "cpu": "Other CPU"})
     assert "records differ in cpu (Fake CPU and Other CPU)" in build_report([QUIET, other]).warnings[0]
@@ -214,7 +255,8 @@ def test_a_cost_that_is_not_known_gives_no_break_even():
         (0.001234, "ms", "0.00123"), (0.0321, "ms", "0.0321"), (0.5, "ms", "0.500"), (1.5, "ms", "1.500"), (12.345, "ms", "12.35"),
         (1234.5, "ms", "1234.5"), (0.0, "ms", "0.000"), (1.004, "ratio", "1.004x"), (2.5, "ratio", "2.50x"), (123.4, "ratio", "123x"),
         ((0.5, 1.25), "ratio interval", "[0.50, 1.25]"), (3 * 2**20, "mib", "3.0"), (True, "flag", "yes"), (None, "ms", ""),
-        ("slower", "verdict", "▼ slower"), ("gone", "verdict", "gone"), (1.5e-6, "error", "1.5e-06"),
+        ("slower", "verdict", "▼ slower"), ("gone", "verdict", "gone"), (math.nan, "ms", "nan"), (math.inf, "ms", "inf"),
+        (1.5e-6, "error", "1.5e-06"),
     ],
 )  # fmt: skip
 def test_values_as_people_read_them(value, kind, text):
