@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -25,6 +27,7 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     """
     if sys.stdout is None:  # started with a closed standard output
         return _say(name, "standard output is closed", BAD_USAGE)
+    _write_everything()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no reason to lose the rest
     try:
@@ -44,8 +47,20 @@ def run_command(name: str, run: Callable[[], int]) -> int:
 
 
 def _say(name: str, text: str, code: int) -> int:
-    print(f"{name}: {text}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # standard error may lie on the same full disk: the exit code is what is left
+        print(f"{name}: {text}", file=sys.stderr)
     return code
+
+
+def _write_everything() -> None:
+    """Puts a buffer behind a standard output that has none (``python -u``, ``PYTHONUNBUFFERED``).
+
+    Python drops what a write to it leaves over, so a disk that fills up in the middle would go unnoticed; a buffer writes on until it fails.
+    """
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        sys.stdout = open(  # noqa: SIM115  (lives to the end)
+            sys.stdout.fileno(), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, buffering=1, closefd=False
+        )
 
 
 def _drop_standard_output() -> None:

@@ -1,6 +1,8 @@
 """How commands end, whatever happens around them."""
 
 import os
+import resource
+import signal
 import subprocess
 import sys
 
@@ -28,6 +30,26 @@ def test_a_full_disk_is_one_sentence(arguments):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "No space left" in done.stderr
+
+
+def small_files():
+    """Has files end at 20 bytes, in a child: a write is cut there, and the next one fails, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_an_output_that_is_cut_is_one_sentence(tmp_path, arguments, unbuffered):
+    with (tmp_path / "out").open("w") as out:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            stdout=out, stderr=subprocess.PIPE, text=True, check=False, preexec_fn=small_files,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+    assert (tmp_path / "out").stat().st_size == 20
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot write its output: File too large" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
