@@ -58,7 +58,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Measures the executor against the frameworks its models come from: exports what is missing, checks every cell against "
         "the golden, times all arms of a model in alternating blocks, and prints one table.",
         epilog="exit codes: 0 ok, 1 a cell does not match the golden, 2 bad usage or a failed export, 5 unavailable on this machine, "
-        "130 interrupted" + (f". Further commands: bench_frameworks {' | '.join(COMMANDS)}" if COMMANDS else ""),
+        "130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP"
+        + (f". Further commands: bench_frameworks {' | '.join(COMMANDS)}" if COMMANDS else ""),
     )
     what = parser.add_argument_group("what to measure")
     what.add_argument("--models", metavar="A,B", help="models to run, by name or path prefix, or all (default: the small ones)")

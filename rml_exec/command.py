@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 from rml_exec.errors import RmlError
 
@@ -14,12 +16,22 @@ __all__ = ["BAD_USAGE", "INTERRUPTED", "UNAVAILABLE", "run_command"]
 
 BAD_USAGE, UNAVAILABLE, INTERRUPTED = 2, 5, 130
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that asks the process to end: whatever tidies up after Ctrl-C does so after it, too."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
 
 def run_command(name: str, run: Callable[[], int]) -> int:
     """Returns the exit code of a command, which says one sentence on standard error, never a traceback, when something around it is wrong.
 
-    0 ok, 1 wrong result, 2 bad usage or input, 5 unavailable, 130 interrupted. A reader of standard output that goes away early, as ``head``
-    does, is no error.
+    0 ok, 1 wrong result, 2 bad usage or input, 5 unavailable, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP. A reader of standard
+    output that goes away early, as ``head`` does, is no error.
 
     Args:
         name: what to call the command in messages.
@@ -31,11 +43,14 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no reason to lose the rest
     try:
-        code = run()
-        sys.stdout.flush()
+        with _signals_as_interrupts():
+            code = run()
+            sys.stdout.flush()
         return code
     except RmlError as error:
         return _say(name, str(error), error.exit_code)
+    except _Ended as ended:
+        return _say(name, f"ended by {signal.Signals(ended.number).name}", 128 + ended.number)
     except KeyboardInterrupt:
         return _say(name, "interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -44,6 +59,25 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     except OSError as error:
         _drop_standard_output()
         return _say(name, f"cannot write its output: {error.strerror or error}", BAD_USAGE)
+
+
+@contextlib.contextmanager
+def _signals_as_interrupts() -> Iterator[None]:
+    """Raises :class:`_Ended` on the first of :data:`_ENDING` that arrives in the block; a signal that is ignored, as under nohup, stays so."""
+    taken = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]
+
+    def end(number: int, _: FrameType | None) -> None:
+        for each in taken:  # a terminal that closes and a shell that ends may send several: tidying up goes on
+            signal.signal(each, signal.SIG_IGN)
+        raise _Ended(number)
+
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _say(name: str, text: str, code: int) -> int:

@@ -88,3 +88,20 @@ def test_each_end_has_its_code_and_at_most_one_sentence(body, code, stderr):
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, done.stderr) == (code, stderr)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_end_is_an_interrupt_with_a_name(number, code):
+    # The second one, which comes while the command tidies up, changes nothing.
+    body = (
+        f"import os\n    try:\n        os.kill(os.getpid(), {number})\n    finally:\n        os.kill(os.getpid(), {number}); print('tidy')"
+    )
+    done = subprocess.run([sys.executable, "-c", _MAIN.format(body)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "tidy\n", f"name: ended by {number.name}\n")
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    body = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); return 0"
+    ignored = ["bash", "-c", "trap '' HUP; exec \"$@\"", "bash", sys.executable, "-c", _MAIN.format(body)]
+    done = subprocess.run(ignored, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

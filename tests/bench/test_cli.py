@@ -194,21 +194,27 @@ def test_a_model_that_cannot_be_exported_is_a_row_for_each_arm(monkeypatch, comm
     ]  # fmt: skip
 
 
-def test_an_interrupt_keeps_and_prints_what_is_done_and_leaves_no_worker(zoo_graphs, tmp_path):
-    results = tmp_path / "results.jsonl"
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM"), (signal.SIGHUP, 129, "ended by SIGHUP")],
+)
+def test_a_signal_keeps_and_prints_what_is_done_and_leaves_nothing_behind(zoo_graphs, tmp_path, number, code, said):
+    results, temporary = tmp_path / "results.jsonl", tmp_path / "temporary"
+    temporary.mkdir()
     arguments = ["rml=Honest,torch=HangsOnTwo", "--graphs", str(zoo_graphs), "--results", str(results), "--format", "json"]
     running = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.fake_cli", *arguments],
-        env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=child_environment(TMPDIR=str(temporary)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         worker = int(wait_for(zoo_graphs / "hanging.pid"))
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         out, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert running.returncode == 130
-    assert err.splitlines()[-1] == "bench_frameworks: interrupted"
+    assert running.returncode == code
+    assert err.splitlines()[-1] == f"bench_frameworks: {said}"
+    assert not list(temporary.glob("bench_frameworks.scratch.*"))
     assert [(cell["model"], cell["framework"], cell["status"]) for cell in json.loads(out)["cells"]] == [
         ("torch_one", "rml", "ok"), ("torch_one", "torch", "ok"),
     ]  # fmt: skip
