@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from rml_exec.runtime.threads import available_cpus
 
 __all__ = ["FORMATS", "Group", "build_groups", "chosen_models", "parse_options"]
 
+_GRAPHS = Path("models/graphs")
 FORMATS = ("table", "markdown", "csv", "json", "html")
 
 
@@ -43,7 +46,14 @@ class Group:
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Returns the options; those that a preset stands for are filled in. Exits with 2 on those that no line of help describes."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.models is not None:
+        options.models = ",".join(options.models)
+    if options.entry is not None:
+        if len(options.entry) > 1:
+            parser.error(f"argument --entry: may be given once; got {' and '.join(options.entry)}")
+        options.entry = options.entry[0]
     for name, value in PRESETS[options.preset].items():
         if getattr(options, name) is None:
             setattr(options, name, value)
@@ -58,12 +68,17 @@ def _parser() -> argparse.ArgumentParser:
         description="Measures the executor against the frameworks its models come from: exports what is missing, checks every cell against "
         "the golden, times all arms of a model in alternating blocks, and prints one table.",
         epilog="exit codes: 0 ok, 1 a cell does not match the golden, 2 bad usage or a failed export, 5 unavailable on this machine, "
-        "130 interrupted" + (f". Further commands: bench_frameworks {' | '.join(COMMANDS)}" if COMMANDS else ""),
+        "130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP"
+        + (f". Further commands: bench_frameworks {' | '.join(COMMANDS)}" if COMMANDS else ""),
     )
     what = parser.add_argument_group("what to measure")
-    what.add_argument("--models", metavar="A,B", help="models to run, by name or path prefix, or all (default: the small ones)")
+    what.add_argument(
+        "--models", action="append", metavar="A,B", help="models to run, by name or path prefix, or all (default: the small ones)"
+    )
     what.add_argument("--onnx", action="append", default=[], metavar="FILE", help="an ONNX file to run; may be repeated")
-    what.add_argument("--entry", metavar="PACKAGE.MODULE:BUILD", help="a function that returns (model, example inputs), with --from")
+    what.add_argument(
+        "--entry", action="append", metavar="PACKAGE.MODULE:BUILD", help="a function that returns (model, example inputs), with --from"
+    )
     what.add_argument("--from", dest="framework", choices=("torch", "jax", "tf"), help="what --entry is written in")
     what.add_argument(
         "--frameworks",
@@ -98,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--seed", type=int, metavar="N", help="seed of the order and all else that is drawn (default: a new one)")
     how.add_argument("--timeout", type=duration, default=120.0, metavar="T", help="longest wait for a step of a cell (default 120s)")
     where = parser.add_argument_group("files and output")
-    where.add_argument("--graphs", type=Path, default=Path("models/graphs"), metavar="DIR", help="exported models (default %(default)s)")
+    where.add_argument("--graphs", type=Path, default=_GRAPHS, metavar="DIR", help="exported models (default %(default)s)")
     where.add_argument("--results", type=Path, metavar="FILE", help="append one JSON line per cell, and raw blocks to FILE.blocks.jsonl")
     where.add_argument("--resume", action="store_true", help="leave out the cells that --results has already, of this machine and versions")
     where.add_argument("--format", choices=FORMATS, default="table", help="how to print the results (default %(default)s)")
@@ -147,6 +162,7 @@ def chosen_models(options: argparse.Namespace, zoo: Mapping[str, ZooModel]) -> l
     own: list[ZooModel | OwnModel] = [from_onnx(path) for path in options.onnx]
     if options.entry is not None:
         own.append(from_entry(options.entry, options.framework))
+        _check_importable(options.entry)
     if own and options.models is None:
         return own
     if options.models is None:
@@ -157,6 +173,14 @@ def chosen_models(options: argparse.Namespace, zoo: Mapping[str, ZooModel]) -> l
     if unknown := [name for name in names if not _is_path(name) and name.partition("-")[0] not in zoo]:
         raise InputError.of("--models", f"must be all, or name some of {', '.join(zoo)}", ", ".join(map(repr, unknown)))
     return [from_path(name) if _is_path(name) else zoo.get(name) or get_model(name) for name in names] + own
+
+
+def _check_importable(entry: str) -> None:
+    """Raises InputError unless the entry's package is there, looked for where the export will look; only importing it would tell more."""
+    name = entry.partition(":")[0].partition(".")[0]
+    places = [os.getcwd(), *sys.path]
+    if not any(finder.find_spec(name, places) for finder in sys.meta_path):
+        raise InputError.of(f"--entry {entry}", f"there is no module '{name}' here or among the installed packages")
 
 
 def _is_path(name: str) -> bool:
@@ -184,6 +208,26 @@ def _settings(options: argparse.Namespace) -> Settings:
     )  # fmt: skip
 
 
+def _check_files(options: argparse.Namespace) -> None:
+    """Raises InputError where files of the run cannot be written."""
+    for tool, out in options.export:
+        if tool not in EXPORTS:
+            raise InputError.of("--export", f"must name one of {', '.join(EXPORTS)}", repr(tool))
+        if not _can_write(Path(out)):
+            raise InputError.of(f"--export {tool} {out}", "must be a file that can be written, in a folder that exists")
+    graphs = options.graphs
+    if graphs.exists() and not graphs.is_dir():
+        raise InputError.of(f"--graphs {graphs}", "must be a folder; it is a file")
+    if graphs != _GRAPHS and not graphs.absolute().parent.is_dir():
+        raise InputError.of(f"--graphs {graphs}", "must lie in a folder that exists", f"no folder {graphs.absolute().parent}")
+
+
+def _can_write(path: Path) -> bool:
+    if path.exists():
+        return not path.is_dir() and os.access(path, os.W_OK)
+    return path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)
+
+
 def build_groups(models: Sequence[ZooModel | OwnModel], options: argparse.Namespace) -> list[Group]:
     """Returns what is to be measured, in order.
 
@@ -197,8 +241,9 @@ def build_groups(models: Sequence[ZooModel | OwnModel], options: argparse.Namesp
         raise InputError.of("--reference", f"must be one of the arms that run, {', '.join(names)}", repr(reference))
     if options.callers < 1:
         raise InputError.of("--callers", "must be at least 1", options.callers)
-    if unknown := [tool for tool, _ in options.export if tool not in EXPORTS]:
-        raise InputError.of("--export", f"must name one of {', '.join(EXPORTS)}", repr(unknown[0]))
+    if options.gap >= options.timeout:
+        raise InputError.of("--gap", f"must be shorter than --timeout, {options.timeout:g} s", f"{options.gap:g} s")
+    _check_files(options)
     if options.resume and options.results is None:
         raise InputError.of("--resume", "needs the results file of the run to go on with", hint="--results FILE")
     if options.aa and reference in names:

@@ -7,7 +7,6 @@ import io
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -17,12 +16,22 @@ __all__ = ["BAD_USAGE", "INTERRUPTED", "UNAVAILABLE", "run_command"]
 
 BAD_USAGE, UNAVAILABLE, INTERRUPTED = 2, 5, 130
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that asks the process to end: whatever tidies up after Ctrl-C does so after it, too."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
 
 def run_command(name: str, run: Callable[[], int]) -> int:
     """Returns the exit code of a command, which says one sentence on standard error, never a traceback, when something around it is wrong.
 
-    0 ok, 1 wrong result, 2 bad usage or input, 5 unavailable, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP, which unwind as Ctrl-C
-    does. A reader of standard output that goes away early, as ``head`` does, is no error.
+    0 ok, 1 wrong result, 2 bad usage or input, 5 unavailable, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP. A reader of standard
+    output that goes away early, as ``head`` does, is no error.
 
     Args:
         name: what to call the command in messages.
@@ -30,21 +39,18 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     """
     if sys.stdout is None:  # started with a closed standard output
         return _say(name, "standard output is closed", BAD_USAGE)
-    if isinstance(
-        getattr(sys.stdout, "buffer", None), io.RawIOBase
-    ):  # PYTHONUNBUFFERED: what a full disk does not take would be lost silently
-        sys.stdout = open(sys.stdout.fileno(), "w", encoding=sys.stdout.encoding, buffering=1, closefd=False)  # noqa: SIM115  (lives to the end)
+    _write_everything()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no reason to lose the rest
     try:
-        with _signals_raised():
+        with _signals_as_interrupts():
             code = run()
             sys.stdout.flush()
-            return code
+        return code
     except RmlError as error:
         return _say(name, str(error), error.exit_code)
-    except _SignalReceived as error:
-        return _say(name, f"ended by {error.signal.name}", 128 + error.signal)
+    except _Ended as ended:
+        return _say(name, f"ended by {signal.Signals(ended.number).name}", 128 + ended.number)
     except KeyboardInterrupt:
         return _say(name, "interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -55,36 +61,40 @@ def run_command(name: str, run: Callable[[], int]) -> int:
         return _say(name, f"cannot write its output: {error.strerror or error}", BAD_USAGE)
 
 
-class _SignalReceived(KeyboardInterrupt):
-    """A signal that asks the process to end; what handles Ctrl-C handles it too."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.signal = signal.Signals(number)
-
-
 @contextlib.contextmanager
-def _signals_raised() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP raise within the ``with``, once each; those that are ignored, as under ``nohup``, or handled stay as they are."""
+def _signals_as_interrupts() -> Iterator[None]:
+    """Raises :class:`_Ended` on the first of :data:`_ENDING` that arrives in the block; a signal that is ignored, as under nohup, stays so."""
+    taken = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]
 
-    def receive(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        raise _SignalReceived(number)
+    def end(number: int, _: FrameType | None) -> None:
+        for each in taken:  # a terminal that closes and a shell that ends may send several: tidying up goes on
+            signal.signal(each, signal.SIG_IGN)
+        raise _Ended(number)
 
-    main = threading.current_thread() is threading.main_thread()
-    mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(number) is signal.SIG_DFL]
-    for number in mine:
-        signal.signal(number, receive)
+    for number in taken:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        for number in mine:
+        for number in taken:
             signal.signal(number, signal.SIG_DFL)
 
 
 def _say(name: str, text: str, code: int) -> int:
-    print(f"{name}: {text}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # standard error may lie on the same full disk: the exit code is what is left
+        print(f"{name}: {text}", file=sys.stderr)
     return code
+
+
+def _write_everything() -> None:
+    """Puts a buffer behind a standard output that has none (``python -u``, ``PYTHONUNBUFFERED``).
+
+    Python drops what a write to it leaves over, so a disk that fills up in the middle would go unnoticed; a buffer writes on until it fails.
+    """
+    if isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase):
+        sys.stdout = open(  # noqa: SIM115  (lives to the end)
+            sys.stdout.fileno(), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, buffering=1, closefd=False
+        )
 
 
 def _drop_standard_output() -> None:

@@ -194,21 +194,27 @@ def test_a_model_that_cannot_be_exported_is_a_row_for_each_arm(monkeypatch, comm
     ]  # fmt: skip
 
 
-def test_an_interrupt_keeps_and_prints_what_is_done_and_leaves_no_worker(zoo_graphs, tmp_path):
-    results = tmp_path / "results.jsonl"
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM"), (signal.SIGHUP, 129, "ended by SIGHUP")],
+)
+def test_a_signal_keeps_and_prints_what_is_done_and_leaves_nothing_behind(zoo_graphs, tmp_path, number, code, said):
+    results, temporary = tmp_path / "results.jsonl", tmp_path / "temporary"
+    temporary.mkdir()
     arguments = ["rml=Honest,torch=HangsOnTwo", "--graphs", str(zoo_graphs), "--results", str(results), "--format", "json"]
     running = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.fake_cli", *arguments],
-        env=child_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=child_environment(TMPDIR=str(temporary)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         worker = int(wait_for(zoo_graphs / "hanging.pid"))
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         out, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert running.returncode == 130
-    assert err.splitlines()[-1] == "bench_frameworks: interrupted"
+    assert running.returncode == code
+    assert err.splitlines()[-1] == f"bench_frameworks: {said}"
+    assert not list(temporary.glob("bench_frameworks.scratch.*"))
     assert [(cell["model"], cell["framework"], cell["status"]) for cell in json.loads(out)["cells"]] == [
         ("torch_one", "rml", "ok"), ("torch_one", "torch", "ok"),
     ]  # fmt: skip
@@ -253,6 +259,41 @@ def test_a_real_run_from_nothing(monkeypatch, capsys, tmp_path):
 def test_options_that_do_not_go_together_are_one_sentence(command, capsys, arguments, words):
     assert command(*arguments) == 2
     assert said(capsys) == words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--export", "google-benchmark", "nowhere/out.json"], "must be a file that can be written, in a folder that exists."),
+        (["--export", "google-benchmark", "."], "must be a file that can be written, in a folder that exists."),
+        (["--gap", "1e9s"], "--gap: must be shorter than --timeout, 120 s; got 1e+09 s."),
+        (["--scenario", "paced", "--gap", "3s", "--timeout", "2s"], "--gap: must be shorter than --timeout, 2 s; got 3 s."),
+        (["--graphs", "file"], "--graphs file: must be a folder; it is a file."),
+        (["--graphs", "nowhere/a"], "--graphs nowhere/a: must lie in a folder that exists; got no folder "),
+        (["--entry", "nosuch:build", "--from", "torch"], "there is no module 'nosuch' here or among the installed packages."),
+        (["--entry", "here.x:build", "--from", "torch", "--graphs", "file"], "must be a folder"),  # only about that
+    ],
+)
+def test_what_can_be_known_to_be_wrong_is_said_before_anything_runs(command, monkeypatch, capsys, tmp_path, zoo_graphs, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "here.py").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert command(*arguments) == 2
+    assert words in said(capsys)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not (zoo_graphs / "calls").exists()
+
+
+def test_models_may_be_named_in_several_options(command, capsys):
+    assert command("--models", "torch_two", "--models", "torch_one", "--frameworks", "rml", "--format", "json") == 0
+    assert [cell["model"] for cell in json.loads(capsys.readouterr().out)["cells"]] == ["torch_two", "torch_one"]
+
+
+def test_a_second_entry_is_refused(command, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command("--entry", "a:build", "--entry", "b:build", "--from", "torch")
+    assert capsys.readouterr().err.splitlines()[-1].endswith("--entry: may be given once; got a:build and b:build")
 
 
 def test_the_twin_and_further_scenarios_are_rows(command, capsys):
