@@ -93,7 +93,8 @@ _LARGEST = 2**63
 
 
 def _number(value: Any, kinds: tuple[type, ...] = (int,), least: int = 0) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool) and least <= value < _LARGEST  # NaN fails every comparison
+    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    return fits and bool(least <= value < _LARGEST)  # NaN fails every comparison
 
 
 def _check_record(where: str, record: CellRecord) -> None:
@@ -107,7 +108,8 @@ def _check_record(where: str, record: CellRecord) -> None:
             least = 1 if entry.name == "threads" else 0
             good, named = _number(value, kinds, least), f"{named} from {least} on"
         else:
-            good = isinstance(value, kinds) and (plain != "list[str]" or all(isinstance(text, str) for text in value))
+            good = isinstance(value, kinds)
+            good = good and (plain != "list[str]" or all(isinstance(text, str) for text in value))
         if not good:
             raise InputError.of(where, f"{entry.name} must be {named}{' or null' * (plain != entry.type)}", repr(value))
     limit = record.settings.get("canary_limit", 1)
