@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -84,17 +85,48 @@ def group_blocks(lines: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Ce
     }
 
 
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "a string"), "int": ((int,), "a whole number"), "float": ((int, float), "a number"), "bool": ((bool,), "true or false"),
-    "list[str]": ((list,), "a list of strings"), "dict[str, Any]": ((dict,), "an object"),
+_TYPES = {
+    "str": "a string", "int": "a whole number", "float": "a number", "bool": "true or false", "list[str]": "a list of strings",
+    "list[int]": "a list of whole numbers", "dict[str, Any]": "an object of finite numbers and other values",
 }  # fmt: skip
 _LARGEST = 2**63
 """No number of a record or a block is as large; JSON has larger ones, and infinity."""
 
 
-def _number(value: Any, kinds: tuple[type, ...] = (int,), least: int = 0) -> bool:
-    fits = isinstance(value, kinds) and not isinstance(value, bool)
-    return fits and bool(least <= value < _LARGEST)  # NaN fails every comparison
+_NESTED: dict[str, dict[str, str]] = {
+    "settings": {"canary_limit": "float", "cores": "list[int]", "supervisor_cores": "list[int]"},
+    "environment": {"cores": "int", "load_average_1min": "float"},
+}
+"""Types of what is computed with inside the fields that are objects; the rest is only printed."""
+
+
+def _number(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < _LARGEST
+
+
+def _is(plain: str, value: Any, least: int = 0) -> bool:
+    """Returns whether a value has a type, by its name; JSON itself has no NaN, but Python reads and writes one."""
+    match plain:
+        case "int":
+            return _number(value, least)
+        case "float":
+            return _number(value, least) or (isinstance(value, float) and least <= value < _LARGEST)  # NaN fails every comparison
+        case "list[int]":
+            return isinstance(value, list) and all(map(_number, value))
+        case "list[str]":
+            return isinstance(value, list) and all(isinstance(text, str) for text in value)
+        case "dict[str, Any]":
+            return isinstance(value, dict) and all(math.isfinite(number) for number in _floats(value))
+    return isinstance(value, {"str": str, "bool": bool}[plain])
+
+
+def _floats(value: Any) -> Iterator[float]:
+    """Yields every float inside a value of JSON."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _floats(inner)
 
 
 def _check_record(where: str, record: CellRecord) -> None:
@@ -103,18 +135,14 @@ def _check_record(where: str, record: CellRecord) -> None:
         value, plain = getattr(record, entry.name), str(entry.type).removesuffix(" | None")
         if value is None and plain != entry.type:
             continue
-        kinds, named = _TYPES[plain]
-        if plain in ("int", "float"):
-            least = 1 if entry.name == "threads" else 0
-            good, named = _number(value, kinds, least), f"{named} from {least} on"
-        else:
-            good = isinstance(value, kinds)
-            good = good and (plain != "list[str]" or all(isinstance(text, str) for text in value))
-        if not good:
-            raise InputError.of(where, f"{entry.name} must be {named}{' or null' * (plain != entry.type)}", repr(value))
-    limit = record.settings.get("canary_limit", 1)
-    if not _number(limit, (int, float)):
-        raise InputError.of(where, "settings.canary_limit must be a number from 0 on", repr(limit))
+        least = 1 if entry.name == "threads" else 0
+        if not _is(plain, value, least):
+            rule = f"{entry.name} must be {_TYPES[plain]}{f' from {least} on' * (plain in ('int', 'float'))}{' or null' * (plain != entry.type)}"
+            raise InputError.of(where, rule, repr(value))
+    for outer, names in _NESTED.items():
+        for name, plain in names.items():
+            if name in (found := getattr(record, outer)) and not _is(plain, found[name]):
+                raise InputError.of(where, f"{outer}.{name} must be {_TYPES[plain]}", repr(found[name]))
 
 
 _BLOCK_FIELDS = tuple(entry.name for entry in fields(Block))

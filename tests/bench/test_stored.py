@@ -129,8 +129,11 @@ def changed(path, **fields):
         ({"run": 3}, "run must be a string or null; got 3"),
         ({"parity": 1}, "parity must be true or false or null; got 1"),
         ({"parity_reasons": [1]}, r"parity_reasons must be a list of strings; got \[1\]"),
-        ({"environment": []}, r"environment must be an object; got \[\]"),
-        ({"settings": {"canary_limit": "4"}}, "settings.canary_limit must be a number from 0 on; got '4'"),
+        ({"environment": []}, r"environment must be an object of finite numbers and other values; got \[\]"),
+        ({"settings": {"canary_limit": "4"}}, "settings.canary_limit must be a number; got '4'"),
+        ({"settings": {"cores": 1}}, "settings.cores must be a list of whole numbers; got 1"),
+        ({"environment": {"cores": None}}, "environment.cores must be a whole number; got None"),
+        ({"options": {"deep": [float("nan")]}}, "options must be an object of finite numbers"),
     ],
 )
 def test_a_field_of_another_type_is_refused_with_line_and_name(tmp_path, fields, rule):
