@@ -24,7 +24,7 @@ from bench.statistics import Interval, percentile
 from bench.stored import read_results
 from reports.model import Column, Report, Table, Value
 from rml_exec import _native
-from rml_exec.command import run_command
+from rml_exec.command import CommandParser, run_command
 from rml_exec.errors import InputError
 from rml_exec.graph_run import RunOptions, load_golden
 from rml_exec.graph_run.profiling import ProfileTotal, profile_total, profiled_runs
@@ -258,7 +258,7 @@ def _counted(kernels: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ``bench_frameworks profile``."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="bench_frameworks profile",
         description="Times the steps of a model and holds each against the peak and the bandwidth of the machine.",
         epilog="exit codes: 0 ok, 2 bad usage, model or input, 5 unavailable",
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", choices=("table", "markdown", "csv", "json", "html"), default="table", help="default %(default)s")
     options = parser.parse_args(arguments)
     if options.results is not None and options.trace is None:
-        parser.error("--results goes with --trace")
+        parser.error(f"--results {options.results}: goes with --trace")
     return run_command("bench_frameworks profile", lambda: _run(options))
 
 

@@ -105,7 +105,7 @@ def test_a_model_without_blocks_is_refused(results):
     ("arguments", "text"),
     [
         (["nothing"], "must be a path prefix"),
-        (["tiny_mlp", "--results", "x"], "--results goes with --trace"),
+        (["tiny_mlp", "--results", "x"], "--results x: goes with --trace. Hint: "),
         (["tiny_mlp", "--results", "missing.jsonl", "--trace", "t.json"], "missing.jsonl"),
     ],
 )
@@ -115,4 +115,6 @@ def test_bad_usage_is_one_sentence(graphs, capsys, arguments, text):
     except SystemExit as error:
         code = error.code
     assert code == 2
-    assert text in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert text in err
+    assert err.count("\n") == 1
