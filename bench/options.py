@@ -74,7 +74,7 @@ def _parser() -> CommandParser:
     )
     what = parser.add_argument_group("what to measure")
     what.add_argument(
-        "--models", action="append", metavar="A,B", help="models to run, by name or path prefix, or all (default: the small ones)"
+        "--models", action="append", metavar="A,B", help="models, by name or path prefix, or all (default: the small ones); may be repeated"
     )
     what.add_argument("--onnx", action="append", default=[], metavar="FILE", help="an ONNX file to run; may be repeated")
     what.add_argument(
