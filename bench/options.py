@@ -19,6 +19,7 @@ from bench.own_models import OwnModel, from_entry, from_onnx, from_path
 from bench.records import REFERENCE, SCENARIOS, SETUPS
 from bench.settings import ORDERS, PRESETS, Settings, duration, min_time, precision
 from exporters.models.zoo import ZooModel, get_model
+from rml_exec.command import CommandParser
 from rml_exec.errors import InputError
 from rml_exec.runtime.threads import available_cpus
 
@@ -52,7 +53,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         options.models = ",".join(options.models)
     if options.entry is not None:
         if len(options.entry) > 1:
-            parser.error(f"argument --entry: may be given once; got {' and '.join(options.entry)}")
+            parser.error(f"--entry: may be given once; got {' and '.join(options.entry)}")
         options.entry = options.entry[0]
     for name, value in PRESETS[options.preset].items():
         if getattr(options, name) is None:
@@ -62,8 +63,8 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="bench_frameworks",
         description="Measures the executor against the frameworks its models come from: exports what is missing, checks every cell against "
         "the golden, times all arms of a model in alternating blocks, and prints one table.",
@@ -73,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_argument_group("what to measure")
     what.add_argument(
-        "--models", action="append", metavar="A,B", help="models to run, by name or path prefix, or all (default: the small ones)"
+        "--models", action="append", metavar="A,B", help="models, by name or path prefix, or all (default: the small ones); may be repeated"
     )
     what.add_argument("--onnx", action="append", default=[], metavar="FILE", help="an ONNX file to run; may be repeated")
     what.add_argument(
@@ -241,6 +242,8 @@ def build_groups(models: Sequence[ZooModel | OwnModel], options: argparse.Namesp
         raise InputError.of("--reference", f"must be one of the arms that run, {', '.join(names)}", repr(reference))
     if options.callers < 1:
         raise InputError.of("--callers", "must be at least 1", options.callers)
+    if options.seed < 0:
+        raise InputError.of("--seed", "must be at least 0", options.seed)
     if options.gap >= options.timeout:
         raise InputError.of("--gap", f"must be shorter than --timeout, {options.timeout:g} s", f"{options.gap:g} s")
     _check_files(options)

@@ -20,11 +20,12 @@ import numpy as np
 from bench.kernel_limits import LEVELS, Limits
 from bench.profile_trace import write_trace
 from bench.report import load_renderer
+from bench.settings import duration
 from bench.statistics import Interval, percentile
 from bench.stored import read_results
 from reports.model import Column, Report, Table, Value
 from rml_exec import _native
-from rml_exec.command import run_command
+from rml_exec.command import CommandParser, run_command
 from rml_exec.errors import InputError
 from rml_exec.graph_run import RunOptions, load_golden
 from rml_exec.graph_run.profiling import ProfileTotal, profile_total, profiled_runs
@@ -39,6 +40,8 @@ __all__ = ["MIN_ROUNDS", "ModelProfile", "StepRow", "main", "measure", "profile_
 MIN_ROUNDS = 8
 _ROUND_RUNS, _ROUND_SECONDS = 50, 0.1
 """Most pairs of runs in a round, and about how long it should last."""
+_LEAST_SECONDS = 0.01
+"""What --seconds may be at least: the rounds that there are anyway take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +259,16 @@ def _counted(kernels: str) -> str:
     return _short(", ".join(kernel if count == 1 else f"{kernel} x{count}" for kernel, count in grouped))
 
 
+def _seconds(text: str) -> float:
+    value = duration(text)
+    if value < _LEAST_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be a time of at least {_LEAST_SECONDS:g} s; got {text}")
+    return value
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ``bench_frameworks profile``."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="bench_frameworks profile",
         description="Times the steps of a model and holds each against the peak and the bandwidth of the machine.",
         epilog="exit codes: 0 ok, 2 bad usage, model or input, 5 unavailable",
@@ -268,13 +278,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default RML_NUM_THREADS, else all the process may use)")
     parser.add_argument("--numerics", choices=NUMERICS, default="fast", help="default %(default)s")
     parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="turn every fusion off")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="measure for about so long (default %(default)s)")
+    parser.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="measure for about so long (default %(default)s)")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of a run of each round, for Perfetto or chrome://tracing")
     parser.add_argument("--results", type=Path, metavar="FILE", help="with --trace: add the blocks of all arms that this results file has")
     parser.add_argument("--format", choices=("table", "markdown", "csv", "json", "html"), default="table", help="default %(default)s")
     options = parser.parse_args(arguments)
     if options.results is not None and options.trace is None:
-        parser.error("--results goes with --trace")
+        parser.error(f"--results {options.results}: goes with --trace")
     return run_command("bench_frameworks profile", lambda: _run(options))
 
 
@@ -287,6 +297,8 @@ def _run(options: argparse.Namespace) -> int:
         hint = f"bench_frameworks --models {options.model} --export-only"
         raise InputError.of(options.model, f"must be a path prefix, or the name of a model in {options.graphs}", "neither", hint=hint)
     executor = RunOptions(threads=options.threads, numerics=options.numerics, fuse=options.fuse).create(model)
+    if options.threads is not None and executor.threads < options.threads:
+        print(f"bench_frameworks profile: runs on {executor.threads} threads, all that this process may use", file=sys.stderr)
     profile = measure(model_paths(model).name, executor, load_golden(model).inputs, seconds=options.seconds)
     if options.trace is not None:
         write_trace(options.trace, executor, profile.profiles, stored, (options.model, profile.model))

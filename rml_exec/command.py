@@ -1,18 +1,21 @@
-"""What every command of the project has in common: how it ends."""
+"""What every command of the project has in common: how it reads its options, and how it ends."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any, NoReturn
 
 from rml_exec.errors import RmlError
 
-__all__ = ["BAD_USAGE", "INTERRUPTED", "UNAVAILABLE", "run_command"]
+__all__ = ["BAD_USAGE", "INTERRUPTED", "UNAVAILABLE", "CommandParser", "run_command"]
 
 BAD_USAGE, UNAVAILABLE, INTERRUPTED = 2, 5, 130
 
@@ -25,6 +28,25 @@ class _Ended(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__()
         self.number = number
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence, as all others are, without the usage; ``--gap -1ms`` is an option with a value to it."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parses arguments, see the base class, which takes what begins with a minus for an option unless it is a plain number."""
+        joined: list[str] = []
+        for argument in sys.argv[1:] if args is None else args:
+            if joined and re.fullmatch(r"--[^=]+", joined[-1]) and re.match(r"-(\.?\d|inf|nan)", argument):
+                joined[-1] += f"={argument}"
+            else:
+                joined.append(argument)
+        return super().parse_known_args(joined, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong with the options and exits with 2."""
+        sentence = " ".join(message.removeprefix("argument ").split()).rstrip(".")
+        self.exit(BAD_USAGE, f"{self.prog}: {sentence}. Hint: {self.prog} --help.\n")
 
 
 def run_command(name: str, run: Callable[[], int]) -> int:

@@ -69,16 +69,36 @@ def test_a_step_whose_work_depends_on_data_has_no_fraction():
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json", "html"])
 def test_the_command_prints_the_steps(graphs, capsys, form):
-    assert bench_frameworks(["profile", "tiny_mlp", "--graphs", str(graphs), "--seconds", "0", "--threads", "1", "--format", form]) == 0
+    assert bench_frameworks(["profile", "tiny_mlp", "--graphs", str(graphs), "--seconds", "0.01", "--threads", "1", "--format", form]) == 0
     out = capsys.readouterr().out
     assert "linear+relu" in out
     if form == "json":
         assert {row["label"] for row in json.loads(out)["tables"]["steps"]["rows"]} == {"linear", "linear+relu"}
 
 
+def test_threads_that_there_are_not_are_said(graphs, capsys):
+    assert (
+        bench_frameworks(["profile", "tiny_mlp", "--graphs", str(graphs), "--seconds", "0.01", "--threads", "999", "--format", "json"]) == 0
+    )
+    out, err = capsys.readouterr()
+    threads = json.loads(out)["environment"]["threads"]
+    assert err == f"bench_frameworks profile: runs on {threads} threads, all that this process may use\n"
+
+
 def test_one_trace_has_the_blocks_of_all_arms_on_one_clock_and_the_steps(graphs, results, tmp_path, capsys):
     trace = tmp_path / "trace.json"
-    arguments = ["profile", str(graphs / "tiny_mlp"), "--seconds", "0", "--threads", "1", "--trace", str(trace), "--results", str(results)]
+    arguments = [
+        "profile",
+        str(graphs / "tiny_mlp"),
+        "--seconds",
+        "0.01",
+        "--threads",
+        "1",
+        "--trace",
+        str(trace),
+        "--results",
+        str(results),
+    ]
     assert bench_frameworks(arguments) == 0
     events = json.loads(trace.read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
@@ -105,7 +125,10 @@ def test_a_model_without_blocks_is_refused(results):
     ("arguments", "text"),
     [
         (["nothing"], "must be a path prefix"),
-        (["tiny_mlp", "--results", "x"], "--results goes with --trace"),
+        (["tiny_mlp", "--seconds", "nan"], "--seconds: must be a time above 0 such as 40s, 10ms or 2m; got nan."),
+        (["tiny_mlp", "--seconds", "0"], "--seconds: must be a time above 0 such as 40s, 10ms or 2m; got 0."),
+        (["tiny_mlp", "--seconds", "1e-9"], "--seconds: must be a time of at least 0.01 s; got 1e-9."),
+        (["tiny_mlp", "--results", "x"], "--results x: goes with --trace. Hint: "),
         (["tiny_mlp", "--results", "missing.jsonl", "--trace", "t.json"], "missing.jsonl"),
     ],
 )
@@ -115,4 +138,6 @@ def test_bad_usage_is_one_sentence(graphs, capsys, arguments, text):
     except SystemExit as error:
         code = error.code
     assert code == 2
-    assert text in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert text in err
+    assert err.count("\n") == 1
