@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -86,7 +87,8 @@ def run_command(name: str, run: Callable[[], int]) -> int:
 @contextlib.contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
     """Raises :class:`_Ended` on the first of :data:`_ENDING` that arrives in the block; a signal that is ignored, as under nohup, stays so."""
-    taken = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    handles = threading.current_thread() is threading.main_thread()  # no other may set a handler
+    taken = [number for number in _ENDING if handles and signal.getsignal(number) == signal.SIG_DFL]
 
     def end(number: int, _: FrameType | None) -> None:
         for each in taken:  # a terminal that closes and a shell that ends may send several: tidying up goes on

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-__all__ = ["Recipe", "ScaledWeights", "derived_array", "held_bytes", "is_table", "roots_of"]
+__all__ = ["Recipe", "ScaledWeights", "array_of", "derived_array", "held_bytes", "is_table", "roots_of"]
 
 _Identity: TypeAlias = tuple[Hashable, ...]
 """What tells an array apart: where it lies, or what it is made from and how."""
@@ -78,13 +78,19 @@ class ScaledWeights(Recipe):
     @property
     def weights(self) -> np.ndarray:
         """The weights without the factors."""
-        return self._weights if isinstance(self._weights, np.ndarray) else self._weights.array()
+        return array_of(self._weights)
 
     def _product(self) -> np.ndarray:
         """Returns the product without a float64 copy of the weights."""
-        product = np.empty(self.weights.shape, np.float32)
+        weights = self.weights
+        product = np.empty(weights.shape, np.float32)
         scale = np.expand_dims(self.scale, [axis for axis in range(product.ndim) if axis != self._axis])
-        return np.multiply(self.weights, scale, out=product, dtype=np.float64, casting="same_kind")
+        return np.multiply(weights, scale, out=product, dtype=np.float64, casting="same_kind")
+
+
+def array_of(source: np.ndarray | Recipe) -> np.ndarray:
+    """Returns an array, or what a recipe makes."""
+    return source if isinstance(source, np.ndarray) else source.array()
 
 
 def derived_array(sources: Sequence[np.ndarray | Recipe], key: tuple[Hashable, ...], make: Callable[[], np.ndarray]) -> np.ndarray:

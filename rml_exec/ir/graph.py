@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rml_exec.ir.derived import Recipe
+from rml_exec.ir.derived import Recipe, array_of
 from rml_exec.ir.dims import bind_graph
 from rml_exec.types import TensorType
 
@@ -54,7 +54,7 @@ class Constant:
     @property
     def data(self) -> np.ndarray:
         """The elements: read-only and, for a loaded graph, mapped from the weights file."""
-        return self.source if isinstance(self.source, np.ndarray) else self.source.array()
+        return array_of(self.source)
 
 
 @dataclass(frozen=True, slots=True)

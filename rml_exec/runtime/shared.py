@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 import numpy as np
 
 from rml_exec import _native
-from rml_exec.ir.derived import Recipe, ScaledWeights, derived_array
+from rml_exec.ir.derived import Recipe, ScaledWeights, array_of, derived_array
 
 __all__ = ["aligned_floats", "shared_data", "unscaled"]
 
@@ -29,4 +29,4 @@ def unscaled(weights: np.ndarray | Recipe) -> tuple[np.ndarray, np.ndarray | Non
     """Returns weights in C order and the factors of their output channels that are still to be multiplied in, f64, or None."""
     if isinstance(weights, ScaledWeights):
         return np.ascontiguousarray(weights.weights), weights.scale
-    return np.ascontiguousarray(weights.array() if isinstance(weights, Recipe) else weights), None
+    return np.ascontiguousarray(array_of(weights)), None

@@ -105,3 +105,12 @@ def test_a_hangup_that_is_ignored_stays_ignored():
     ignored = ["bash", "-c", "trap '' HUP; exec \"$@\"", "bash", sys.executable, "-c", _MAIN.format(body)]
     done = subprocess.run(ignored, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_thread_may_run_a_command():
+    body = "return 1"
+    in_a_thread = (
+        "from concurrent.futures import ThreadPoolExecutor\nsys.exit(ThreadPoolExecutor().submit(run_command, 'name', run).result())"
+    )
+    program = _MAIN.replace('sys.exit(run_command("name", run))', in_a_thread)
+    assert subprocess.run([sys.executable, "-c", program.format(body)], check=False).returncode == 1

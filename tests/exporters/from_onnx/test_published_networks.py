@@ -1,6 +1,6 @@
 """Networks that packages carry as ONNX files, against ONNX Runtime: silero-vad frame by frame, basic-pitch also against its SavedModel.
 
-Both packages are needed without their dependencies: ``pip install --no-deps silero-vad basic-pitch``.
+Both packages are needed without their dependencies, which an extra cannot say: ``pip install --no-deps silero-vad basic-pitch``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def folder_of(package: str) -> Path:
     """Returns the folder of a package that cannot be imported: what it imports is not installed."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        pytest.skip(f"the package {package} is not installed")
+        pytest.skip(f"{package} is not installed; no extra can ask for it: pip install --no-deps {package.replace('_', '-')}")
     return Path(found.origin).parent
 
 
